@@ -1,0 +1,136 @@
+"""How a job is to be trained, as clients write it: our `grpo` method, and OpenAI's `reinforcement`."""
+
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from core.ids import RewardId
+from core.spec import (
+    AdapterSpec,
+    CheckpointSpec,
+    EvaluationSpec,
+    Frozen,
+    Hyperparameters,
+    RewardName,
+)
+
+MAX_INLINE_SOURCE_CHARS = 256 * 1024
+
+Number = TypeVar("Number", int, float)
+
+
+class RewardTerm(Frozen):
+    """One uploaded reward function and its share of the sum."""
+
+    reward: RewardId = Field(description="Id of an uploaded reward.")
+    version: int | None = Field(None, ge=1, description="Unset: the newest one, which the job then keeps.")
+    name: RewardName | None = Field(None, description="Under which metrics report it; unset: the name of the reward.")
+    weight: float = Field(1.0, ge=-1000, le=1000)
+
+
+class GrpoMethod(Frozen):
+    rewards: tuple[RewardTerm, ...] = Field(min_length=1, max_length=16)
+    hyperparameters: Hyperparameters = Hyperparameters()
+    adapter: AdapterSpec = AdapterSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    checkpoints: CheckpointSpec = CheckpointSpec()
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description='Passed to the chat template, e.g. `{"enable_thinking": false}` for Qwen3.'
+    )
+
+
+class PythonGrader(Frozen):
+    """OpenAI's python grader: source that defines `grade(sample, item)`."""
+
+    type: Literal["python"]
+    name: str = Field("grader", min_length=1, max_length=64)
+    source: str = Field(min_length=1, max_length=MAX_INLINE_SOURCE_CHARS)
+    image_tag: str | None = Field(None, max_length=64, description="Taken and ignored: rewards run in our sandbox.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_supported(cls, value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind != "python":
+            fix = "Send the same logic as a grader of type `python`, or upload a reward and use method.type `grpo`."
+            raise PydanticCustomError(
+                "grader_not_supported", "graders of this type are not supported; `python` is", {"fix": fix}
+            )
+        return value
+
+
+def _auto_or(number: type[Number], **limits: Any) -> WrapValidator:
+    """`"auto"` and null pass; anything else is checked as a number, so that a mistake is reported once."""
+    checked = TypeAdapter(Annotated[number, Field(allow_inf_nan=False, **limits)])
+
+    def check(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+        return value if value is None or value == "auto" else checked.validate_python(value)
+
+    return WrapValidator(check)
+
+
+AutoInt = Literal["auto"] | int | None
+AutoFloat = Literal["auto"] | float | None
+
+
+class ReinforcementHyperparameters(Frozen):
+    """OpenAI's names. `"auto"` is our default."""
+
+    batch_size: Annotated[AutoInt, _auto_or(int, ge=1, le=4096)] = Field(None, description="Prompts per step.")
+    n_epochs: Annotated[AutoInt, _auto_or(int, ge=1, le=1000)] = None
+    learning_rate_multiplier: Annotated[AutoFloat, _auto_or(float, gt=0, le=10_000)] = None
+    compute_multiplier: Annotated[AutoFloat, _auto_or(float, gt=0, le=1000)] = Field(
+        None, description="Rollouts per prompt: 8 times this, between 2 and 64."
+    )
+    eval_interval: Annotated[AutoInt, _auto_or(int, ge=1)] = Field(
+        None, description="Steps between evaluations; `auto`: only before and after."
+    )
+    eval_samples: Annotated[AutoInt, _auto_or(int, ge=1, le=64)] = None
+    reasoning_effort: Literal["default"] | None = None
+
+
+class ReinforcementMethod(Frozen):
+    grader: PythonGrader
+    hyperparameters: ReinforcementHyperparameters = ReinforcementHyperparameters()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """OpenAI's type allows `"hyperparameters": null`."""
+        if isinstance(value, dict) and value.get("hyperparameters", ...) is None:
+            return {key: item for key, item in value.items() if key != "hyperparameters"}
+        return value
+
+
+class Method(Frozen):
+    """OpenAI's shape: the type, and the settings under the type's own name."""
+
+    type: Literal["grpo", "reinforcement"]
+    grpo: GrpoMethod | None = None
+    reinforcement: ReinforcementMethod | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_supported(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("type") in {"supervised", "dpo"}:
+            raise PydanticCustomError(
+                "method_not_supported",
+                "this server trains with reinforcement only",
+                {"fix": "Set type to `grpo`, or to `reinforcement` with a python grader."},
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _has_its_settings(self) -> Self:
+        if (self.chosen is None) or (self.grpo is not None and self.reinforcement is not None):
+            raise PydanticCustomError(
+                "method_incomplete",
+                "the settings must stand under `{type}`, and nowhere else",
+                {"type": self.type, "fix": f'Write {{"type": "{self.type}", "{self.type}": {{...}}}}.'},
+            )
+        return self
+
+    @property
+    def chosen(self) -> GrpoMethod | ReinforcementMethod | None:
+        return self.grpo if self.type == "grpo" else self.reinforcement

@@ -1,0 +1,55 @@
+"""The body of `POST /v1/fine_tuning/jobs`, parsed once at the door."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from app.jobs.methods import Method
+from core.ids import FileId
+from core.spec import Frozen
+
+MAX_METADATA_PAIRS = 16
+MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+
+def _no_integrations(value: Any) -> Any:
+    if isinstance(value, list) and value:
+        kinds = {str(item.get("type"))[:32] if isinstance(item, dict) else "?" for item in value}
+        raise PydanticCustomError(
+            "integration_not_supported",
+            "there is no integration {kinds} here",
+            {"kinds": ", ".join(sorted(kinds)), "fix": "Leave it out; read the job's metrics, which has every number."},
+        )
+    return value
+
+
+def _not_at_the_top(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError(
+            "deprecated_hyperparameters",
+            "hyperparameters do not stand at the top of the body",
+            {"fix": "Move them to method.reinforcement.hyperparameters or method.grpo.hyperparameters."},
+        )
+    return value
+
+
+class JobCreate(Frozen):
+    """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
+
+    model: str = Field(min_length=1, max_length=400, description="`name` or `name@revision`.")
+    training_file: FileId
+    validation_file: FileId | None = Field(
+        None, description="The held-out tasks. Unset: a share of the training file is held out."
+    )
+    method: Method
+    suffix: str | None = Field(
+        None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$", description="Part of the trained model's name."
+    )
+    seed: int | None = Field(None, ge=0, lt=2**31, description="Unset: 42.")
+    metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
+    integrations: Annotated[tuple[()] | None, BeforeValidator(_no_integrations)] = None
+    hyperparameters: Annotated[None, BeforeValidator(_not_at_the_top)] = Field(
+        None, deprecated=True, description="OpenAI's deprecated place; refused, with the place to use instead."
+    )

@@ -1,0 +1,55 @@
+"""`podium test` and `podium bench`: the checkout examines itself, in child processes with their own output."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli.errors import BenchUnknown
+from cli.terminal import say
+from core.settings import CHECKOUT
+
+STATIC_CHECKS = {
+    "lint": ("ruff", "check", "."),
+    "format": ("ruff", "format", "--check", "."),
+    "types": ("mypy",),
+    "imports": ("lint-imports",),
+}
+BENCHES = CHECKOUT / "bench"
+
+
+def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
+    """Every check runs, whatever the earlier ones said; pytest has the last word. The first failure's exit code."""
+    codes = [] if fast else [_check(name, command) for name, command in STATIC_CHECKS.items()]
+    _announce("tests", ("pytest", *pytest_arguments))
+    codes.append(_run((_script("pytest"), *pytest_arguments)))
+    return next((code for code in codes if code != 0), 0)
+
+
+def run_bench(name: str, arguments: Sequence[str]) -> int:
+    """Raises BenchUnknown with the names there are."""
+    names = sorted(path.stem for path in BENCHES.glob("[!_]*.py"))
+    if name not in names:
+        raise BenchUnknown(f"There is no bench {name!r}.", param="name", fix=f"Choose one of: {', '.join(names)}")
+    return _run((sys.executable, "-m", f"bench.{name}", *arguments))
+
+
+def _check(name: str, command: Sequence[str]) -> int:
+    _announce(name, command)
+    code = _run((_script(command[0]), *command[1:]))
+    if code != 0:
+        say(f"==> {name} failed with exit code {code}", style="red")
+    return code
+
+
+def _announce(name: str, command: Sequence[str]) -> None:
+    say(f"==> {name}: {' '.join(command)}", style="bold")
+
+
+def _script(name: str) -> str:
+    """A tool of this environment, whatever PATH says."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def _run(command: Sequence[str]) -> int:
+    return subprocess.run(command, cwd=CHECKOUT, check=False).returncode

@@ -1,0 +1,143 @@
+"""A small client of the HTTP API, for the demo and the `podium jobs` commands. It knows nothing of the ledger."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cli.errors import RequestFailed, ServerUnreachable
+
+TIMEOUT_S = 60.0
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class FromServer(BaseModel):
+    """What we read of an answer; a newer server may say more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Progress(FromServer):
+    step: int | None = None
+    max_steps: int | None = None
+    reward: float | None = None
+    silent_share: float | None = None
+    estimated_remaining_s: float | None = None
+
+
+class JobError(FromServer):
+    code: str
+    message: str
+    fix: str | None = None
+
+
+class JobView(FromServer):
+    id: str
+    status: str
+    model: str = ""
+    created_at: int = 0
+    stage: str | None = None
+    status_reason: str | None = None
+    progress: Progress | None = None
+    error: JobError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+class EventView(FromServer):
+    id: str
+    created_at: int
+    level: str
+    message: str
+
+
+class ErrorBody(FromServer):
+    code: str | None = None
+    message: str
+    fix: str | None = None
+
+
+class Client:
+    """Raises RequestFailed with the server's own words, and ServerUnreachable when there is none."""
+
+    def __init__(self, url: str, api_key: str) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}"}
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def upload_file(self, path: Path) -> str:
+        return self._upload("/v1/files", path, {"purpose": "fine-tune"})
+
+    def upload_reward(self, path: Path, *, name: str) -> str:
+        return self._upload("/v1/rewards", path, {"name": name})
+
+    def submit(self, spec: dict[str, Any]) -> JobView:
+        return JobView.model_validate(self._send("POST", "/v1/fine_tuning/jobs", json=spec).json())
+
+    def jobs(self, *, limit: int) -> list[JobView]:
+        page = self._send("GET", "/v1/fine_tuning/jobs", params={"limit": limit}).json()
+        return [JobView.model_validate(job) for job in page["data"]]
+
+    def job(self, job_id: str) -> JobView:
+        return JobView.model_validate(self.job_document(job_id))
+
+    def job_document(self, job_id: str) -> Any:
+        """All that the server says, as JSON."""
+        return self._send("GET", _job(job_id)).json()
+
+    def cancel(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._send("POST", _job(job_id, "/cancel")).json())
+
+    def events(self, job_id: str, *, limit: int = 100) -> list[EventView]:
+        """The newest events, oldest of them first."""
+        page = self._send("GET", _job(job_id, "/events"), params={"limit": limit}).json()
+        return sorted((EventView.model_validate(event) for event in page["data"]), key=lambda event: event.id)
+
+    def metrics_csv(self, job_id: str) -> str:
+        return self._send("GET", _job(job_id, "/metrics"), headers={"Accept": "text/csv"}).text
+
+    def results(self, job_id: str) -> bytes:
+        return self._send("GET", _job(job_id, "/results")).content
+
+    def adapter_tar(self, job_id: str) -> Iterator[bytes]:
+        with self._http.stream("GET", _job(job_id, "/adapter"), follow_redirects=True) as response:
+            if response.is_error:
+                response.read()
+                raise _refusal(response)
+            yield from response.iter_bytes()
+
+    def _upload(self, path: str, file: Path, form: dict[str, str]) -> str:
+        with file.open("rb") as content:
+            answer = self._send("POST", path, data=form, files={"file": (file.name, content)})
+        return str(answer.json()["id"])
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, follow_redirects=True, **request)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(f"No answer from {self.url}: {error}") from error
+        if response.is_error:
+            raise _refusal(response)
+        return response
+
+
+def _job(job_id: str, rest: str = "") -> str:
+    return f"/v1/fine_tuning/jobs/{job_id}{rest}"
+
+
+def _refusal(response: httpx.Response) -> RequestFailed:
+    try:
+        body = ErrorBody.model_validate(response.json()["error"])
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return RequestFailed(f"The server answered {response.status_code}: {response.text[:200]}")
+    return RequestFailed(f"{body.code}: {body.message}", fix=body.fix)

@@ -1,0 +1,82 @@
+"""`podium jobs ...`: a look at a running server from the shell."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from cli.client import Client
+from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
+from cli.errors import NoConnection
+from cli.terminal import console, say
+
+app = typer.Typer(no_args_is_help=True, help="Read and cancel jobs of a running server.")
+Url = Annotated[str | None, typer.Option("--url", envvar="PODIUM_URL", help="Where the server is.")]
+ApiKey = Annotated[str | None, typer.Option("--api-key", envvar="PODIUM_API_KEY", help="Your key, pk_...")]
+Data = Annotated[Path, typer.Option("--data", help="Else: the local stack that runs on this folder.")]
+JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="ftjob-...")]
+
+
+@app.command("list")
+def list_jobs(
+    url: Url = None,
+    api_key: ApiKey = None,
+    data: Data = DEFAULT_DATA_FOLDER,
+    limit: Annotated[int, typer.Option(min=1, max=100)] = 20,
+) -> None:
+    """The newest jobs."""
+    table = Table("id", "status", "stage", "model", "created", box=None, pad_edge=False)
+    with connect(url, api_key, data) as client:
+        for job in client.jobs(limit=limit):
+            table.add_row(job.id, job.status, job.stage or "", job.model, _clock(job.created_at))
+    console.print(table)
+
+
+@app.command("get")
+def get_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """One job, as JSON."""
+    with connect(url, api_key, data) as client:
+        say(json.dumps(client.job_document(job), indent=2))
+
+
+@app.command("cancel")
+def cancel_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """Ask a job to stop; the status follows when it has."""
+    with connect(url, api_key, data) as client:
+        say(f"{job} is {client.cancel(job).status}; cancelling is asked for.")
+
+
+@app.command("events")
+def list_events(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """The newest events of a job."""
+    with connect(url, api_key, data) as client:
+        for event in client.events(job):
+            say(f"{_clock(event.created_at)}  {event.level:<5}  {event.message}")
+
+
+@app.command("metrics")
+def list_metrics(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """The step metrics of a job, as CSV."""
+    with connect(url, api_key, data) as client:
+        say(client.metrics_csv(job).rstrip("\n"))
+
+
+@contextmanager
+def connect(url: str | None, api_key: str | None, data: Path) -> Iterator[Client]:
+    """A client of the named server, else of the local stack of `data`. Raises NoConnection."""
+    local = DataFolder(data.absolute()).read_connection()
+    if local is not None:
+        url, api_key = url or local.url, api_key or local.api_key
+    if not url or not api_key:
+        raise NoConnection("No server is known: neither a URL and key, nor a running local stack.")
+    with Client(url, api_key) as client:
+        yield client
+
+
+def _clock(created_at: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(created_at))

@@ -1,0 +1,214 @@
+"""The local stack: Postgres, Valkey, the API, the dispatcher and one worker, on one machine and one folder."""
+
+import errno
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from cli.data_folder import Connection, DataFolder, write_secret
+from cli.errors import PortUnavailable
+from cli.postgres import Postgres, service_account
+from cli.processes import Child, Keeper, Program, python_module
+from cli.valkey import Valkey
+from core.db import api_keys, migrate
+from core.db.session import make_sessions
+from core.ids import TenantId
+from core.queue import TRAIN_QUEUE
+from core.settings import CHECKOUT, get_settings
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+PORTS_TRIED = 100
+API_TIMEOUT_S = 60.0
+TENANT = TenantId("local")
+DATABASE = "podium"
+
+Say = Callable[[str], None]
+
+
+class Stack:
+    """`start`, then `tend` often, then `stop`; all from the main thread (see cli.processes.Child)."""
+
+    def __init__(self, folder: DataFolder, *, listener: socket.socket, say: Say) -> None:
+        self._folder = folder
+        self._listener = listener
+        self._say = say
+        self._postgres = Postgres(folder.postgres, log=folder.log("postgres"), account=service_account())
+        self._valkey = Valkey(folder.valkey, log=folder.log("valkey"))
+        self._programs: list[Child] = []
+        self._keepers: list[Keeper] = []
+
+    def start(self) -> Connection:
+        """Everything up and `/readyz` green, then `connection.json`. Raises StartFailed."""
+        self._folder.connection.unlink(missing_ok=True)
+        self._valkey.start()
+        self._postgres.start()
+        self._postgres.wait_ready()
+        self._valkey.wait_ready()
+        database_url = self._postgres.ensure_database(DATABASE)
+        migrate.upgrade(database_url)
+        api_key = _ensure_key(self._folder.api_key, database_url)
+        self._start_programs(database_url)
+        connection = Connection(url=self._url(), api_key=api_key, pid=os.getpid())
+        self._wait_ready(connection.url)
+        self._folder.write_connection(connection)
+        return connection
+
+    def tend(self) -> None:
+        """Start again what ended. Raises StartFailed for what never worked."""
+        for keeper in self._keepers:
+            keeper.tend()
+
+    def stop(self) -> None:
+        """In reverse order; the worker first, with time to save a checkpoint."""
+        self._folder.connection.unlink(missing_ok=True)
+        for child in reversed(self._programs):
+            child.stop()
+        self._valkey.stop()
+        self._postgres.stop()
+
+    def kill(self) -> None:
+        """At once: Postgres recovers on the next start, jobs continue from their last checkpoint."""
+        for child in reversed([self._valkey.child, *self._programs]):
+            child.kill()
+        self._postgres.kill()
+
+    def _start_programs(self, database_url: str) -> None:
+        for program in self._describe_programs(self._environment(database_url)):
+            child = Child(program)
+            self._programs.append(child)
+            child.start()
+        children = (self._postgres.child, self._valkey.child, *self._programs)
+        self._keepers = [Keeper(child, say=self._say) for child in children]
+
+    def _describe_programs(self, env: dict[str, str]) -> Iterator[Program]:
+        """In start order. The API serves our listening socket: the port is ours from the first moment, and
+        while a fallen API is started again clients wait instead of being refused."""
+        handle = self._listener.fileno()
+        api = ("app.main:create_app", "--factory", "--fd", str(handle), "--no-access-log")
+        yield Program(
+            name="api",
+            argv=python_module("uvicorn", *api, "--timeout-graceful-shutdown", "5"),
+            log=self._folder.log("api"),
+            env=env,
+            folder=CHECKOUT,
+            pass_fds=(handle,),
+        )
+        yield Program(
+            name="dispatcher",
+            argv=python_module("worker.dispatcher"),
+            log=self._folder.log("dispatcher"),
+            env=env,
+            folder=CHECKOUT,
+        )
+        yield _worker(self._folder.log("worker"), env)
+
+    def _environment(self, database_url: str) -> dict[str, str]:
+        return {
+            "PODIUM_DATABASE_URL": database_url,
+            "PODIUM_BROKER_URL": self._valkey.url,
+            "PODIUM_STORE_URL": self._folder.store.as_uri(),
+            "PODIUM_RUNS_DIR": str(self._folder.runs),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _wait_ready(self, url: str) -> None:
+        api, *others = self._programs
+
+        def ready() -> bool:
+            for child in others:
+                child.fail_if_ended()
+            return _answers(f"{url}/readyz")
+
+        api.wait_until(ready, timeout_s=API_TIMEOUT_S)
+
+    def _url(self) -> str:
+        return f"http://{HOST}:{self._listener.getsockname()[1]}"
+
+
+@contextmanager
+def running_stack(folder: DataFolder, *, port: int | None, say: Say) -> Iterator[tuple[Stack, Connection]]:
+    """A ready stack for the length of the block; a second Ctrl+C while it stops ends everything at once."""
+    folder.make()
+    with folder.held(), listen(port, say=say) as listener:
+        stack = Stack(folder, listener=listener, say=say)
+        try:
+            started_at = time.monotonic()
+            connection = stack.start()
+            say(f"Podium is ready ({time.monotonic() - started_at:.1f} s).")
+            yield stack, connection
+        finally:
+            _stop(stack, say)
+
+
+def listen(port: int | None, *, say: Say) -> socket.socket:
+    """A listening socket on `port`; without a wish, on the first free one from 8000. Raises PortUnavailable."""
+    if port is not None:
+        return _listen_on([port])
+    listener = _listen_on(range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED))
+    chosen = listener.getsockname()[1]
+    if chosen != DEFAULT_PORT:
+        say(f"Port {DEFAULT_PORT} is taken; using {chosen}.")
+    return listener
+
+
+def _listen_on(ports: Sequence[int]) -> socket.socket:
+    for port in ports:
+        try:
+            return socket.create_server((HOST, port), backlog=128)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise PortUnavailable(f"Port {port} cannot be used: {error}.", param="port") from error
+    which = f"Port {ports[0]} is" if len(ports) == 1 else f"Ports {ports[0]} to {ports[-1]} are all"
+    raise PortUnavailable(f"{which} taken on {HOST}.", param="port")
+
+
+def _stop(stack: Stack, say: Say) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        say("Stopping; Ctrl+C again stops at once.")
+    try:
+        stack.stop()
+    except KeyboardInterrupt:
+        stack.kill()
+    with suppress(OSError):
+        say("Stopped.")
+
+
+def _worker(log: Path, env: dict[str, str]) -> Program:
+    """One training slot. Its grace covers the trainer's own, in which it saves a checkpoint."""
+    pool = ("--pool", "prefork", "--concurrency", "1", "--prefetch-multiplier", "1", "-Q", TRAIN_QUEUE)
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    return Program(
+        name="worker",
+        argv=python_module("celery", "-A", "worker.main", "worker", *pool, *quiet),
+        log=log,
+        env=env,
+        folder=CHECKOUT,
+        stop_grace_s=get_settings().stop_grace_s + 15.0,
+        death_signal=signal.SIGTERM,
+    )
+
+
+def _ensure_key(path: Path, database_url: str) -> str:
+    """The key of the earlier starts, or a first one; a revoked one is replaced."""
+    with make_sessions(database_url).begin() as session:
+        if path.exists():
+            secret = path.read_text().strip()
+            if api_keys.find(session, secret) is not None:
+                return secret
+        _, secret = api_keys.create(session, tenant_id=TENANT, name="local stack")
+    write_secret(path, secret + "\n")
+    return secret
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=1.0).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False

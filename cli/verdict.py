@@ -1,0 +1,27 @@
+"""What the held-out tasks say, as a few lines that begin with fixed words, for people and scripts."""
+
+from core.results import EvaluationScore, JobResults, Score
+
+
+def verdict_lines(results: JobResults) -> list[str]:
+    verdict = results.verdict
+    p_value = "not comparable" if verdict.p_value is None else f"{verdict.p_value:.2g}"
+    return [
+        f"baseline  {_score(results.baseline)}",
+        f"final     {_score(results.final)}",
+        f"fixed     {verdict.fixed} of {verdict.tasks} tasks failed before and pass now ({verdict.decoding})",
+        f"broken    {verdict.broken} of {verdict.tasks} tasks passed before and fail now ({verdict.decoding})",
+        f"p         {p_value} (exact two-sided McNemar test)",
+        verdict.sentence,
+    ]
+
+
+def _score(evaluation: EvaluationScore) -> str:
+    mean = evaluation.sampled.mean_reward
+    reward = "" if mean is None else f", mean reward {mean:.3f}"
+    return f"sampled {_passed(evaluation.sampled)}, greedy {_passed(evaluation.greedy)}{reward}"
+
+
+def _passed(score: Score) -> str:
+    share = "" if score.pass_rate is None else f" ({100 * score.pass_rate:.1f} %)"
+    return f"{score.passed}/{score.n}{share}"

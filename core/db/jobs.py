@@ -1,0 +1,176 @@
+"""Jobs: adding, reading, and the one door through which a status changes."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db import events
+from core.db.models import InlineReward, Job, now
+from core.ids import FileId, JobId, TenantId
+from core.spec import JobSpec
+from core.status import TRANSITIONS, JobStatus, StatusReason
+
+ACTIVE = (JobStatus.VALIDATING_FILES, JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.PAUSED)
+
+
+class IllegalTransition(Exception):
+    """Code asked for a change that the table of `core.status` does not know."""
+
+    def __init__(self, source: JobStatus, target: JobStatus) -> None:
+        super().__init__(f"no transition from {source} to {target}")
+
+
+def add(
+    session: Session,
+    job_id: JobId,
+    *,
+    tenant_id: TenantId,
+    spec: JobSpec,
+    model: str,
+    method: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    inline_sources: Mapping[str, str],
+) -> Job:
+    """Record a queued job. This row is the job; telling a worker is only a hint."""
+    job = Job(
+        id=job_id,
+        tenant_id=tenant_id,
+        status=JobStatus.QUEUED,
+        model=model,
+        suffix=spec.suffix,
+        seed=spec.seed,
+        metadata_=dict(metadata),
+        method=dict(method),
+        spec=spec.model_dump(mode="json"),
+        training_file=spec.training.file_id,
+        validation_file=spec.held_out.file_id if spec.held_out else None,
+    )
+    session.add(job)
+    session.flush()
+    for name, source in inline_sources.items():
+        session.add(InlineReward(job_id=job_id, name=name, source=source))
+    events.add(session, job_id, code="queued", message="The job is recorded and waits for a worker.")
+    session.refresh(job)
+    return job
+
+
+def get(session: Session, job_id: JobId) -> Job | None:
+    return session.get(Job, job_id)
+
+
+def get_owned(session: Session, tenant_id: TenantId, job_id: JobId) -> Job | None:
+    """The job, if it is the tenant's; ownership is asked in the query itself."""
+    return session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
+
+
+def page(
+    session: Session,
+    tenant_id: TenantId,
+    *,
+    after: JobId | None,
+    limit: int,
+    status: JobStatus | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Sequence[Job]:
+    """Newest first, by keyset on the time-ordered id."""
+    query: Select[tuple[Job]] = select(Job).where(Job.tenant_id == tenant_id).order_by(Job.id.desc()).limit(limit)
+    if after is not None:
+        query = query.where(Job.id < after)
+    if status is not None:
+        query = query.where(Job.status == status)
+    if metadata:
+        query = query.where(Job.metadata_.contains(dict(metadata)))
+    return session.scalars(query).all()
+
+
+def inline_source(session: Session, job_id: JobId, name: str) -> str | None:
+    return session.scalar(select(InlineReward.source).where(InlineReward.job_id == job_id, InlineReward.name == name))
+
+
+def any_active_using(session: Session, file_id: FileId) -> bool:
+    """Whether an unfinished job still needs the file."""
+    uses = or_(Job.training_file == file_id, Job.validation_file == file_id)
+    return session.scalar(select(Job.id).where(uses, Job.status.in_(ACTIVE)).limit(1)) is not None
+
+
+def transition(
+    session: Session,
+    job_id: JobId,
+    source: JobStatus,
+    target: JobStatus,
+    *guards: ColumnElement[bool],
+    code: str,
+    message: str,
+    reason: StatusReason | None = None,
+    level: str = "info",
+    data: dict[str, Any] | None = None,
+    **values: Any,
+) -> int | None:
+    """Change the status and record the event, if the job is still what the caller thinks it is.
+
+    Returns the job's attempt, or None when the row no longer matched: somebody else was first.
+    """
+    if target not in TRANSITIONS[source]:
+        raise IllegalTransition(source, target)
+    if target.is_terminal:
+        values |= {"finished_at": now(), "stage": None}
+    attempt = session.scalar(
+        update(Job)
+        .where(Job.id == job_id, Job.status == source, *guards)
+        .values(status=target, status_reason=reason, **values)
+        .returning(Job.attempt)
+    )
+    if attempt is not None:
+        events.add(
+            session,
+            job_id,
+            code=code,
+            message=message,
+            level=level,
+            data={"from": source, "to": target, **(data or {})},
+        )
+    return attempt
+
+
+def request_cancel(session: Session, job: Job) -> None:
+    """Record the wish. A job that nobody holds is cancelled at once; a running one by its supervisor."""
+    session.execute(
+        update(Job).where(Job.id == job.id, Job.cancel_requested_at.is_(None)).values(cancel_requested_at=now())
+    )
+    for source in (JobStatus.QUEUED, JobStatus.PAUSED, JobStatus.VALIDATING_FILES):
+        done = transition(
+            session,
+            job.id,
+            source,
+            JobStatus.CANCELLED,
+            code="cancelled",
+            message="The job was cancelled before it ran.",
+            reason=StatusReason.USER_CANCELLED,
+        )
+        if done is not None:
+            return
+    events.add(session, job.id, code="cancel_requested", message="Cancelling: the trainer is told to stop.")
+
+
+def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:
+    """Take the jobs that a worker should be told of, and note that it was told.
+
+    Due is what is queued, or running on an expired lease, and was not hinted within `hint_repeat_s`.
+    `SKIP LOCKED` lets any number of dispatchers share the work.
+    """
+    lately = now() - timedelta(seconds=hint_repeat_s)
+    waiting = or_(Job.status == JobStatus.QUEUED, and_(Job.status == JobStatus.RUNNING, Job.lease_expires_at < now()))
+    rows = (
+        select(Job.id)
+        .where(waiting, or_(Job.hinted_at.is_(None), Job.hinted_at < lately))
+        .order_by(Job.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    taken = session.scalars(rows).all()
+    if taken:
+        session.execute(update(Job).where(Job.id.in_(taken)).values(hinted_at=now()))
+    return taken

@@ -1,0 +1,195 @@
+"""The right to run a job: taken by one worker at a time, renewed while it lives, lost when it does not.
+
+`attempt` is the fencing token (Kleppmann, "How to do distributed locking"): every claim raises it, and every later
+write first shows that it still holds `attempt` on an unexpired lease. All times are the database's clock.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db import events, jobs
+from core.db.models import Job, JobAttempt, now
+from core.ids import JobId, TenantId
+from core.spec import JobSpec
+from core.status import JobStatus, StatusReason
+
+
+class LeaseLost(Exception):
+    """Somebody else may hold the job now: stop, and write nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    job_id: JobId
+    attempt: int
+    tenant_id: TenantId
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the API has asked of the job since the lease was renewed last."""
+
+    cancel: bool
+
+
+def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_failures: int) -> Lease | None:
+    """Take the job if it is free. Nothing is returned when somebody else was first.
+
+    A job whose lease expired counts one failure against its crash budget; over budget it fails here, for good.
+    """
+    job = session.scalar(select(Job).where(Job.id == job_id).with_for_update(skip_locked=True))
+    if job is None or job.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+        return None
+    if job.status is JobStatus.RUNNING and not _requeue_if_expired(session, job, max_failures=max_failures):
+        return None
+    attempt = jobs.transition(
+        session,
+        job_id,
+        JobStatus.QUEUED,
+        JobStatus.RUNNING,
+        Job.cancel_requested_at.is_(None),
+        code="claimed",
+        message="A worker took the job.",
+        data={"owner": owner},
+        attempt=Job.attempt + 1,
+        lease_owner=owner,
+        lease_expires_at=now() + timedelta(seconds=ttl_s),
+        started_at=job.started_at or now(),
+    )
+    if attempt is None:
+        return None
+    session.add(JobAttempt(job_id=job_id, attempt=attempt, owner=owner))
+    session.flush()
+    return Lease(job_id, attempt, job.tenant_id, JobSpec.model_validate(job.spec))
+
+
+def renew(session: Session, lease: Lease, *, ttl_s: float) -> Wishes:
+    """Prolong the lease, and hear what was asked meanwhile. Raises `LeaseLost`."""
+    row = session.execute(
+        update(Job)
+        .where(*_held(lease))
+        .values(lease_expires_at=now() + timedelta(seconds=ttl_s))
+        .returning(Job.cancel_requested_at)
+    ).one_or_none()
+    if row is None:
+        raise LeaseLost
+    return Wishes(cancel=row[0] is not None)
+
+
+def hold(session: Session, lease: Lease) -> None:
+    """Lock the job's row for this transaction, if the lease still stands; raises `LeaseLost` otherwise.
+
+    Whoever writes for a job calls this first. The lock keeps the next claim waiting until the commit, so the writes
+    of attempt n always come before those of attempt n + 1.
+    """
+    if session.scalar(select(Job.id).where(*_held(lease)).with_for_update()) is None:
+        raise LeaseLost
+
+
+def release(session: Session, lease: Lease, *, reason: StatusReason, message: str, **values: Any) -> None:
+    """Give the job back to the queue at once; the next worker need not wait for the lease to end."""
+    _leave(
+        session,
+        lease,
+        JobStatus.QUEUED,
+        ended=reason,
+        code=reason,
+        message=message,
+        reason=reason,
+        level="warn",
+        lease_expires_at=None,
+        lease_owner=None,
+        hinted_at=None,
+        **values,
+    )
+
+
+def finish(
+    session: Session,
+    lease: Lease,
+    target: JobStatus,
+    *,
+    message: str,
+    reason: StatusReason | None = None,
+    error: dict[str, Any] | None = None,
+    **values: Any,
+) -> None:
+    """End the job for good, under the lease. Raises `LeaseLost`."""
+    level = "error" if target is JobStatus.FAILED else "info"
+    _leave(
+        session,
+        lease,
+        target,
+        ended=reason or target,
+        code=target,
+        message=message,
+        reason=reason,
+        level=level,
+        lease_expires_at=None,
+        lease_owner=None,
+        error=error,
+        **values,
+    )
+
+
+def _leave(session: Session, lease: Lease, target: JobStatus, *, ended: str, **change: Any) -> None:
+    if jobs.transition(session, lease.job_id, JobStatus.RUNNING, target, *_held(lease), **change) is None:
+        raise LeaseLost
+    _close_attempt(session, lease.job_id, lease.attempt, ended)
+
+
+def _held(lease: Lease) -> tuple[ColumnElement[bool], ...]:
+    return (
+        Job.id == lease.job_id,
+        Job.status == JobStatus.RUNNING,
+        Job.attempt == lease.attempt,
+        Job.lease_expires_at > now(),
+    )
+
+
+def _requeue_if_expired(session: Session, job: Job, *, max_failures: int) -> bool:
+    """Put a job of a dead worker back; returns whether it may be claimed now. The row is locked by the caller."""
+    expired = or_(Job.lease_expires_at.is_(None), Job.lease_expires_at < now())
+    spent = job.failures + 1 >= max_failures
+    message = "Its worker was lost: the lease ran out."
+    error = {
+        "code": "worker_lost",
+        "message": f"The job's worker was lost {job.failures + 1} times; the crash budget is {max_failures}.",
+        "param": None,
+        "fix": "Look at the last events and the worker's log: running out of memory is the usual cause.",
+    }
+    changed = jobs.transition(
+        session,
+        job.id,
+        JobStatus.RUNNING,
+        JobStatus.FAILED if spent else JobStatus.QUEUED,
+        expired,
+        code="worker_lost",
+        message=message,
+        reason=StatusReason.WORKER_LOST,
+        level="error" if spent else "warn",
+        failures=Job.failures + 1,
+        lease_expires_at=None,
+        lease_owner=None,
+        **({"error": error} if spent else {}),
+    )
+    if changed is None:
+        return False
+    _close_attempt(session, job.id, changed, StatusReason.WORKER_LOST)
+    if not spent and job.cancel_requested_at is not None:
+        jobs.request_cancel(session, job)
+        return False
+    return not spent
+
+
+def _close_attempt(session: Session, job_id: JobId, attempt: int, ended: str) -> None:
+    session.execute(
+        update(JobAttempt)
+        .where(JobAttempt.job_id == job_id, JobAttempt.attempt == attempt)
+        .values(ended_at=now(), ended=ended)
+    )

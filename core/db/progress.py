@@ -1,0 +1,233 @@
+"""What a run reports while it goes: steps, rollouts, evaluations, checkpoints, artifacts.
+
+Every write is made under a lease: call `leases.hold` first in the same transaction.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from core.db.leases import Lease
+from core.db.models import (
+    Artifact,
+    Checkpoint,
+    EvaluationRecord,
+    Job,
+    JobAttempt,
+    RolloutRecord,
+    StepMetrics,
+    now,
+)
+from core.ids import CheckpointId, JobId, new_checkpoint_id
+from core.status import Stage
+
+
+def set_stage(session: Session, lease: Lease, stage: Stage) -> None:
+    session.execute(update(Job).where(Job.id == lease.job_id).values(stage=stage))
+
+
+def add_step(session: Session, lease: Lease, step: int, metrics: Mapping[str, float | None]) -> None:
+    """One row per (job, step), exactly once: sending it again changes nothing, a later attempt replaces it."""
+    row = {"job_id": lease.job_id, "step": step, "attempt": lease.attempt, "metrics": dict(metrics)}
+    statement = insert(StepMetrics).values(row)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[StepMetrics.job_id, StepMetrics.step],
+            set_={"attempt": lease.attempt, "metrics": statement.excluded.metrics, "created_at": now()},
+            where=StepMetrics.attempt <= lease.attempt,
+        )
+    )
+    session.execute(update(Job).where(Job.id == lease.job_id).values(step=step))
+    session.execute(
+        update(JobAttempt)
+        .where(JobAttempt.job_id == lease.job_id, JobAttempt.attempt == lease.attempt)
+        .values(last_step=step)
+    )
+
+
+def add_rollouts(session: Session, lease: Lease, step: int, rollouts: Sequence[Mapping[str, Any]]) -> None:
+    """The rollouts of a step, each under its `index`; those of an earlier attempt at the step go."""
+    session.execute(delete(RolloutRecord).where(RolloutRecord.job_id == lease.job_id, RolloutRecord.step == step))
+    if rollouts:
+        session.execute(
+            insert(RolloutRecord),
+            [
+                {
+                    "job_id": lease.job_id,
+                    "step": step,
+                    "index": rollout["index"],
+                    "attempt": lease.attempt,
+                    "rollout": dict(rollout),
+                }
+                for rollout in rollouts
+            ],
+        )
+
+
+def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluation: Mapping[str, Any]) -> None:
+    """Keep every task's answers. The baseline of an earlier attempt stays as it is."""
+    row = {
+        "job_id": lease.job_id,
+        "name": name,
+        "step": step,
+        "attempt": lease.attempt,
+        "evaluation": dict(evaluation),
+    }
+    statement = insert(EvaluationRecord).values(row)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[EvaluationRecord.job_id, EvaluationRecord.name],
+            set_={"step": step, "attempt": lease.attempt, "evaluation": statement.excluded.evaluation},
+            where=EvaluationRecord.name != "baseline",
+        )
+    )
+
+
+def add_checkpoint(
+    session: Session,
+    lease: Lease,
+    *,
+    step: int,
+    prefix: str,
+    manifest_sha256: str,
+    files: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, float | None],
+    is_best: bool,
+) -> bool:
+    """The commit point of a checkpoint: its objects are in the store before this row is.
+
+    False when this attempt's checkpoint of the step is there already: a commit whose answer was lost is repeated.
+    """
+    statement = insert(Checkpoint).values(
+        id=new_checkpoint_id(),
+        job_id=lease.job_id,
+        step=step,
+        attempt=lease.attempt,
+        prefix=prefix,
+        manifest_sha256=manifest_sha256,
+        files=[dict(file) for file in files],
+        metrics=dict(metrics),
+        is_best=is_best,
+    )
+    added = session.scalar(statement.on_conflict_do_nothing().returning(Checkpoint.id)) is not None
+    session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=step))
+    return added
+
+
+def add_artifact(
+    session: Session, lease: Lease, *, name: str, key: str, size_bytes: int, sha256: str, content_type: str
+) -> None:
+    """Make an uploaded object downloadable; a later attempt's replaces it."""
+    row = {
+        "key": key,
+        "size_bytes": size_bytes,
+        "sha256": sha256,
+        "content_type": content_type,
+        "attempt": lease.attempt,
+    }
+    session.execute(
+        insert(Artifact)
+        .values(job_id=lease.job_id, name=name, **row)
+        .on_conflict_do_update(index_elements=[Artifact.job_id, Artifact.name], set_=row)
+    )
+
+
+def set_resumed_from(session: Session, lease: Lease, step: int) -> None:
+    session.execute(
+        update(JobAttempt)
+        .where(JobAttempt.job_id == lease.job_id, JobAttempt.attempt == lease.attempt)
+        .values(resumed_from_step=step, last_step=step)
+    )
+
+
+def mark_corrupt(session: Session, checkpoint_id: CheckpointId) -> None:
+    session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(corrupt_at=now()))
+
+
+def steps(
+    session: Session,
+    job_id: JobId,
+    *,
+    from_step: int = 0,
+    to_step: int | None = None,
+    limit: int | None = None,
+) -> Sequence[StepMetrics]:
+    query = select(StepMetrics).where(StepMetrics.job_id == job_id, StepMetrics.step >= from_step)
+    if to_step is not None:
+        query = query.where(StepMetrics.step <= to_step)
+    return session.scalars(query.order_by(StepMetrics.step).limit(limit)).all()
+
+
+def newest_step(session: Session, job_id: JobId) -> StepMetrics | None:
+    query = select(StepMetrics).where(StepMetrics.job_id == job_id)
+    return session.scalar(query.order_by(StepMetrics.step.desc()).limit(1))
+
+
+def rollouts(session: Session, job_id: JobId, *, step: int) -> Sequence[RolloutRecord]:
+    query = select(RolloutRecord).where(RolloutRecord.job_id == job_id, RolloutRecord.step == step)
+    return session.scalars(query.order_by(RolloutRecord.index)).all()
+
+
+def evaluations(session: Session, job_id: JobId) -> Sequence[EvaluationRecord]:
+    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id)
+    return session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at)).all()
+
+
+def evaluation(session: Session, job_id: JobId, name: str) -> EvaluationRecord | None:
+    return session.get(EvaluationRecord, (job_id, name))
+
+
+def usable_checkpoints(session: Session, job_id: JobId) -> Iterator[Checkpoint]:
+    """Newest first, those known to be corrupt left out: the order in which a resume tries them."""
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.corrupt_at.is_(None))
+    yield from session.scalars(query.order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc()))
+
+
+def checkpoint_page(session: Session, job_id: JobId, *, after: CheckpointId | None, limit: int) -> Sequence[Checkpoint]:
+    """Newest first; of a step that several attempts saved, the latest attempt's."""
+    newest = (
+        select(Checkpoint.id)
+        .where(Checkpoint.job_id == job_id, Checkpoint.corrupt_at.is_(None))
+        .distinct(Checkpoint.step)
+        .order_by(Checkpoint.step, Checkpoint.attempt.desc())
+        .subquery()
+    )
+    query = select(Checkpoint).join(newest, newest.c.id == Checkpoint.id).order_by(Checkpoint.step.desc()).limit(limit)
+    if after is not None:
+        query = query.where(Checkpoint.step < select(Checkpoint.step).where(Checkpoint.id == after).scalar_subquery())
+    return session.scalars(query).all()
+
+
+def checkpoint_at(session: Session, job_id: JobId, step: int) -> Checkpoint | None:
+    query = select(Checkpoint).where(
+        Checkpoint.job_id == job_id, Checkpoint.step == step, Checkpoint.corrupt_at.is_(None)
+    )
+    return session.scalar(query.order_by(Checkpoint.attempt.desc()).limit(1))
+
+
+def artifacts(session: Session, job_id: JobId) -> Sequence[Artifact]:
+    return session.scalars(select(Artifact).where(Artifact.job_id == job_id).order_by(Artifact.name)).all()
+
+
+def artifact(session: Session, job_id: JobId, name: str) -> Artifact | None:
+    return session.get(Artifact, (job_id, name))
+
+
+def attempts(session: Session, job_id: JobId) -> Sequence[JobAttempt]:
+    return session.scalars(select(JobAttempt).where(JobAttempt.job_id == job_id).order_by(JobAttempt.attempt)).all()
+
+
+def redone_steps(session: Session, job_id: JobId) -> int:
+    """Steps trained more than once: what earlier attempts did beyond the checkpoint that the next one started from."""
+    rows = attempts(session, job_id)
+    return sum(max(0, before.last_step - (after.resumed_from_step or 0)) for before, after in pairwise(rows))
+
+
+def held_seconds(session: Session, job_id: JobId) -> float:
+    """Wall seconds that attempts held a worker, the running one up to now."""
+    span = func.extract("epoch", func.coalesce(JobAttempt.ended_at, now()) - JobAttempt.started_at)
+    return float(session.scalar(select(func.coalesce(func.sum(span), 0)).where(JobAttempt.job_id == job_id)) or 0)

@@ -1,0 +1,37 @@
+"""Structured logs: events, not sentences. `job_id` and `attempt` are bound once, where a lease is taken."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logging(log_format: str = "console", level: str = "INFO") -> None:
+    """Send structlog and the standard library's loggers to standard error, as console lines or JSON."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    as_json = log_format == "json"
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *([structlog.processors.dict_tracebacks] if as_json else []),
+                renderer,
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
+        cache_logger_on_first_use=True,
+    )

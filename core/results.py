@@ -1,0 +1,225 @@
+"""`results.json`: the document that a sceptic reads. Its JSON Schema is published as docs/results.schema.json."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Answer(Frozen):
+    """One completion for one held-out task, and its grade."""
+
+    completion: str
+    reward: float | None
+    """Null when the grader failed or had no answer: such a task is an error, not a failure."""
+    passed: bool | None
+    completion_tokens: int
+    finish_reason: Literal["stop", "length"]
+
+
+class TaskResult(Frozen):
+    task: int
+    """Line of the held-out file."""
+    prompt_sha256: str
+    """Of the canonical prompt: the same task in every evaluation that is compared."""
+    greedy: Answer
+    sampled: tuple[Answer, ...]
+
+
+class Evaluation(Frozen):
+    """Every held-out task answered by one policy."""
+
+    step: int
+    """Optimizer steps taken; 0 is the baseline."""
+    pass_threshold: float
+    tasks: tuple[TaskResult, ...]
+    seconds: float
+
+
+class Score(Frozen):
+    """How one policy did on the held-out tasks under one decoding."""
+
+    n: int
+    """Answers that could be graded."""
+    passed: int
+    errors: int
+    """Answers without a grade: in neither `n` nor `passed`."""
+    pass_rate: float | None
+    pass_rate_ci95: tuple[float, float] | None
+    """Wilson interval; over tasks, with the first answer of each where several were sampled."""
+    mean_reward: float | None
+    truncated: int
+    """Answers cut at max_completion_length."""
+
+
+class EvaluationScore(Frozen):
+    name: str
+    step: int
+    greedy: Score
+    sampled: Score
+
+
+class Verdict(Frozen):
+    """Baseline against final on the same held-out tasks, paired."""
+
+    decoding: Literal["greedy", "sampled"]
+    outcome: Literal["improved", "worse", "no_significant_change", "not_comparable"]
+    sentence: str
+    """The verdict in one plain sentence, with the reason when it did not learn."""
+    tasks: int
+    """Tasks graded in both evaluations."""
+    fixed: int
+    """Failed before, passed after."""
+    broken: int
+    """Passed before, failed after."""
+    same: int
+    p_value: float | None
+    """Exact two-sided McNemar test."""
+    change_points: float | None
+    """Percentage points of pass rate."""
+    mean_reward_change: float | None
+    mean_reward_change_ci95: tuple[float, float] | None
+    """Paired bootstrap, 10,000 resamples of the tasks, seeded."""
+    smallest_significant_fixed: int | None
+    """Fixed tasks that would be needed for p < 0.05 if nothing broke: what this many tasks could show."""
+
+
+class PhaseSeconds(Frozen):
+    """Wall seconds of the trainer process by phase; they sum to `total`."""
+
+    load: float = 0.0
+    generation: float = 0.0
+    weight_sync: float = 0.0
+    reward: float = 0.0
+    logprobs_no_grad: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
+    evaluation: float = 0.0
+    checkpoint: float = 0.0
+    rest: float = 0.0
+    total: float = 0.0
+
+
+class Environment(Frozen):
+    python: str
+    platform: str
+    device: str
+    """`cpu`, or the name of the GPU."""
+    driver: str | None
+    dtype: str
+    libraries: dict[str, str]
+    """Version by distribution: torch, transformers, trl, peft, ..."""
+
+
+class JobFacts(Frozen):
+    id: str
+    created_at: int
+    started_at: int
+    finished_at: int
+    suffix: str | None
+    metadata: dict[str, str]
+
+
+class ModelFacts(Frozen):
+    base: str
+    revision: str | None
+    method: Literal["lora", "qlora", "full"]
+    adapter_sha256: str
+    """Of adapter_model.safetensors (of all weight shards in order, for a whole model)."""
+
+
+class DataFacts(Frozen):
+    training_file: str
+    training_sha256: str
+    training_rows: int
+    held_out_file: str | None
+    held_out_sha256: str | None
+    held_out_rows: int
+    overlap_rows: int
+
+
+class RewardFacts(Frozen):
+    name: str
+    weight: float
+    form: str
+    source_sha256: str
+    reward_id: str | None
+    version_id: str | None
+
+
+class Parameters(Frozen):
+    spec: dict[str, Any]
+    """The job spec with every default resolved."""
+    trainer: dict[str, Any]
+    """TRL's and PEFT's numbers derived from it."""
+    sha256: str
+    """Of the canonical JSON of both."""
+
+
+class Diagnostics(Frozen):
+    silent_share: float | None
+    steps_without_gradient: int
+    truncated_share: float | None
+    ungraded_rollouts: int
+
+
+class Tokens(Frozen):
+    generated: int
+    trained: int
+
+
+class Cost(Frozen):
+    gpu_seconds: float
+    """Wall seconds that an attempt held the worker, all attempts together."""
+    usd_per_hour: float
+    usd: float
+    redone_steps: int
+    """Steps that were trained again because they were not durable when an attempt ended."""
+
+
+class AttemptFacts(Frozen):
+    attempt: int
+    started_at: int
+    ended_at: int
+    resumed_from_step: int | None
+    last_step: int
+    ended: str
+    """`succeeded`, or the status reason: `preempted`, `worker_lost`, ..."""
+
+
+class ArtifactFacts(Frozen):
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class JobResults(Frozen):
+    """Written last: if it exists, everything that it names exists."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    job: JobFacts
+    model: ModelFacts
+    data: DataFacts
+    rewards: tuple[RewardFacts, ...]
+    seed: int
+    parameters: Parameters
+    baseline: EvaluationScore
+    final: EvaluationScore
+    best: EvaluationScore
+    """Best by held-out reward; chosen among all evaluations, so its score flatters: the verdict uses `final`."""
+    evaluations: tuple[EvaluationScore, ...]
+    verdict: Verdict
+    diagnostics: Diagnostics
+    time: PhaseSeconds
+    tokens: Tokens
+    cost: Cost
+    attempts: tuple[AttemptFacts, ...]
+    preemptions: int
+    environment: Environment
+    artifacts: tuple[ArtifactFacts, ...] = Field(min_length=1)

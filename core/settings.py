@@ -1,0 +1,71 @@
+"""Every setting of every process, read once from `PODIUM_*` environment variables (or a `.env` file)."""
+
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+BUNDLED_MODEL = "podium/tiny"
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="PODIUM_", env_file=".env", extra="ignore", frozen=True)
+
+    # Where things are.
+    database_url: str = "postgresql+psycopg://podium@127.0.0.1:5432/podium"
+    """SQLAlchemy URL. PostgreSQL is the only dialect."""
+    broker_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    """Anything that speaks the Redis protocol. It carries hints only and may be flushed at any time."""
+    store_url: str = "file:///var/lib/podium/store"
+    """`file:///folder` or `s3://bucket[/prefix]`; S3 credentials come from the usual AWS variables."""
+    s3_endpoint_url: str | None = None
+    """For S3-compatible servers; unset means AWS."""
+    s3_public_endpoint_url: str | None = None
+    """Where clients reach that server: downloads redirect there. Unset: they stream through the API (AWS: redirect)."""
+    runs_dir: Path = Path("/var/lib/podium/runs")
+    """Run directories of this worker: local, fast, disposable."""
+
+    # What clients may do.
+    models: dict[str, Path] = Field(
+        default_factory=lambda: {BUNDLED_MODEL: CHECKOUT / "examples/tiny_model/podium-tiny"}
+    )
+    """Models on the operator's disk, by the name that clients use (JSON object)."""
+    allow_hub_models: bool = True
+    """Whether jobs may name any model of the Hub (`HF_ENDPOINT` chooses which hub)."""
+    max_file_bytes: int = Field(512 * 1024 * 1024, gt=0)
+    max_reward_bytes: int = Field(256 * 1024, gt=0)
+    max_body_bytes: int = Field(1024 * 1024, gt=0)
+    """Cap of every request body that is not a file upload."""
+
+    # Leases. Takeover of a dead worker's job takes at most lease_ttl_s plus a poll.
+    lease_ttl_s: float = Field(60.0, gt=0)
+    lease_renew_s: float = Field(10.0, gt=0)
+    lease_margin_s: float = Field(15.0, gt=0)
+    """A supervisor that could not renew kills its trainer this long before the lease ends."""
+    dispatch_poll_s: float = Field(1.0, gt=0)
+    hint_repeat_s: float = Field(30.0, gt=0)
+    """A due job is hinted again after this long: a lost message costs at most this."""
+    max_failures: int = Field(3, ge=1)
+    """Crash budget of a job: the failure with this number is final."""
+    max_preemptions: int = Field(100, ge=1)
+
+    # The worker.
+    trainer_python: Path | None = None
+    """Interpreter of the trainer's environment (vLLM pins its own torch); unset means the worker's own."""
+    supervisor_poll_s: float = Field(0.5, gt=0)
+    stop_grace_s: float = Field(25.0, gt=0)
+    """How long a trainer may take to save and leave after it was told to."""
+    gpu_price_usd_per_hour: float = Field(0.0, ge=0)
+    gpu_name: str | None = None
+
+    # Telling.
+    log_format: str = Field("console", pattern="^(console|json)$")
+    log_level: str = "INFO"
+
+
+@cache
+def get_settings() -> Settings:
+    """The settings of this process; tests build their own `Settings` and pass them in."""
+    return Settings()

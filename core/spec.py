@@ -1,0 +1,203 @@
+"""The job spec: what was asked for, with every default resolved. Frozen; unknown fields are refused by name.
+
+The HTTP layer parses a client's body into these types once (`app.jobs`); below that door nobody handles dicts.
+Field names and meanings follow TRL's `GRPOConfig` and PEFT's `LoraConfig`, except for batch sizes: people think in
+`prompts_per_step` x `num_generations` rollouts per step, and TRL's numbers are derived (`worker.training.config`).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from core.ids import FileId, RewardId, RewardVersionId
+from core.reward_source import RewardForm
+from core.rows import FileFormat
+
+DEFAULT_LEARNING_RATE = {"lora": 2e-5, "qlora": 2e-5, "full": 1e-6}
+"""Adapters take larger steps than full weights: the usual choices of the GRPO recipes in the field."""
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class LossType(StrEnum):
+    """TRL's `loss_type`: how token losses are weighed and summed."""
+
+    GRPO = "grpo"
+    DAPO = "dapo"
+    DR_GRPO = "dr_grpo"
+    BNPO = "bnpo"
+    CISPO = "cispo"
+    SAPO = "sapo"
+    LUSPO = "luspo"
+    VESPO = "vespo"
+
+
+class Hyperparameters(Frozen):
+    num_generations: int = Field(8, ge=2, le=64)
+    """Completions per prompt: the group. One alone has nothing to be compared with."""
+    prompts_per_step: int = Field(8, ge=1, le=4096)
+    """Groups per optimizer step."""
+    max_steps: int | None = Field(None, ge=1, le=1_000_000)
+    """Optimizer steps; unset means `n_epochs` over the training rows."""
+    n_epochs: float | None = Field(None, gt=0, le=1000)
+    learning_rate: float | None = Field(None, gt=0, le=1)
+    """Unset means the default of the adapter method."""
+    beta: float = Field(0.0, ge=0, le=10)
+    """Weight of the KL term against the base model; 0 keeps no reference model."""
+    epsilon: float = Field(0.2, gt=0, lt=1)
+    epsilon_high: float | None = Field(None, gt=0, le=100)
+    max_completion_length: int = Field(256, ge=1, le=131_072)
+    """Tokens per completion, at most."""
+    max_prompt_length: int | None = Field(None, ge=1, le=1_048_576)
+    """Rows with longer prompts (in tokens, chat template included) are left out and counted; unset keeps all."""
+    temperature: float = Field(1.0, gt=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    loss_type: LossType = LossType.DAPO
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    num_iterations: int = Field(1, ge=1, le=16)
+    """Optimizer passes over one generation batch."""
+    mask_truncated_completions: bool = False
+    rollouts_per_pass: int | None = Field(None, ge=1, le=4096)
+    """Rollouts per forward and backward pass (the micro-batch). Divides the rollouts of a step; unset lets the
+    trainer choose by device. Changes memory and speed, not the objective."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0, le=1)
+    warmup_steps: int = Field(0, ge=0)
+    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
+    gradient_checkpointing: bool = False
+    use_vllm: bool = False
+    """Generate with a colocated vLLM engine; needs the `vllm` extra in the trainer's environment."""
+
+    @property
+    def rollouts_per_step(self) -> int:
+        return self.prompts_per_step * self.num_generations
+
+    @model_validator(mode="after")
+    def _passes_divide_the_step(self) -> Self:
+        size = self.rollouts_per_pass
+        if size is not None and self.rollouts_per_step % size:
+            allowed = ", ".join(str(n) for n in range(1, self.rollouts_per_step + 1) if self.rollouts_per_step % n == 0)
+            raise ValueError(
+                f"rollouts_per_pass must divide prompts_per_step x num_generations = {self.rollouts_per_step}; "
+                f"valid values: {allowed}"
+            )
+        if self.max_steps is not None and self.n_epochs is not None:
+            raise ValueError("give max_steps or n_epochs, not both")
+        return self
+
+
+class AdapterMethod(StrEnum):
+    LORA = "lora"
+    QLORA = "qlora"
+    """LoRA over a base in 4 bits (bitsandbytes NF4); needs a CUDA device."""
+    FULL = "full"
+    """No adapter: every weight is trained, and the result is a whole model."""
+
+
+class AdapterSpec(Frozen):
+    method: AdapterMethod = AdapterMethod.LORA
+    r: int = Field(16, ge=1, le=512)
+    alpha: int = Field(32, ge=1, le=4096)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+
+class EvaluationSpec(Frozen):
+    """Baseline before any update, then every `every_steps`, then final: the same held-out tasks, the same grader."""
+
+    every_steps: int | None = Field(None, ge=1)
+    """Unset: baseline and final only."""
+    samples_per_task: int = Field(1, ge=1, le=64)
+    """Sampled answers per task beside the greedy one."""
+    temperature: float | None = Field(None, gt=0, le=2)
+    """Of the sampled answers; unset means the training temperature."""
+    decoding: Literal["greedy", "sampled"] = "greedy"
+    """Which answers the verdict is taken on. Both are reported."""
+    pass_threshold: float | None = None
+    """A task is passed when its reward is at least this; unset means the sum of the positive weights."""
+    held_out_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of the training file held out when there is no validation file; split by the seed."""
+
+
+class CheckpointSpec(Frozen):
+    every_steps: int = Field(25, ge=1)
+    """A checkpoint is also saved whenever an evaluation is the best so far, and at the last step."""
+
+
+RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+
+
+class PinnedReward(Frozen):
+    """One reward term, fixed to the version of the source that was current when the job was created."""
+
+    name: RewardName
+    """Unique in the job; metrics read `rewards/<name>/mean`."""
+    weight: float = Field(1.0, ge=-1000, le=1000)
+    source_sha256: str
+    entry_point: str
+    form: RewardForm
+    reward_id: RewardId | None = None
+    version_id: RewardVersionId | None = None
+    """Unset for a grader whose source came inside the spec (OpenAI's python grader)."""
+
+
+class ModelSource(StrEnum):
+    HUB = "hub"
+    LOCAL = "local"
+    """Registered by the operator in `PODIUM_MODELS`."""
+
+
+class ModelRef(Frozen):
+    name: str
+    """As the client wrote it, without the revision."""
+    source: ModelSource
+    revision: str | None
+    """The Hub commit (40 hex digits), pinned at admission; for a local model the digest of its weights' index."""
+
+
+class DataRef(Frozen):
+    file_id: FileId
+    filename: str
+    format: FileFormat
+    sha256: str
+    rows: int
+
+
+class JobSpec(Frozen):
+    """Everything that decides what a run computes. Its digest is the run's identity in `results.json`."""
+
+    model: ModelRef
+    training: DataRef
+    held_out: DataRef | None
+    seed: int = Field(ge=0, lt=2**31)
+    rewards: tuple[PinnedReward, ...] = Field(min_length=1, max_length=16)
+    hyperparameters: Hyperparameters
+    adapter: AdapterSpec
+    evaluation: EvaluationSpec
+    checkpoints: CheckpointSpec = CheckpointSpec()
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Passed to the tokenizer's chat template, e.g. `{"enable_thinking": false}` for Qwen3."""
+    suffix: str | None = None
+
+    @property
+    def max_steps(self) -> int:
+        """Resolved at admission: a stored spec always has it."""
+        steps = self.hyperparameters.max_steps
+        assert steps is not None
+        return steps
+
+    @property
+    def learning_rate(self) -> float:
+        rate = self.hyperparameters.learning_rate
+        assert rate is not None
+        return rate
+
+    @property
+    def pass_threshold(self) -> float:
+        """Reward from which a held-out task counts as passed."""
+        if self.evaluation.pass_threshold is not None:
+            return self.evaluation.pass_threshold
+        return sum(term.weight for term in self.rewards if term.weight > 0)

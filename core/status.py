@@ -1,0 +1,70 @@
+"""What a job can be, and how it may change. Pure; `core.db.jobs.transition` obeys this table."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Facts about a job. Wishes (cancel, pause) are timestamps on the row, never statuses."""
+
+    VALIDATING_FILES = "validating_files"
+    """OpenAI's name for the moment before a job is queued; ours validates inside the request."""
+    QUEUED = "queued"
+    """Recorded, and waiting for a worker."""
+    RUNNING = "running"
+    """Held by one worker through a lease."""
+    PAUSED = "paused"
+    """Stopped on purpose with what is durable kept; `resume` queues it again."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return not TRANSITIONS[self]
+
+
+TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.VALIDATING_FILES: frozenset({JobStatus.QUEUED, JobStatus.FAILED, JobStatus.CANCELLED}),
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.PAUSED, JobStatus.FAILED, JobStatus.CANCELLED}),
+    JobStatus.RUNNING: frozenset(
+        {JobStatus.QUEUED, JobStatus.PAUSED, JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED}
+    ),
+    JobStatus.PAUSED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED}),
+    JobStatus.SUCCEEDED: frozenset(),
+    JobStatus.FAILED: frozenset(),
+    JobStatus.CANCELLED: frozenset(),
+}
+
+
+class Stage(StrEnum):
+    """What a running job is doing."""
+
+    PREPARING = "preparing"
+    BASELINE = "baseline"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    EXPORTING = "exporting"
+
+
+class StatusReason(StrEnum):
+    """Why a job is where it is, for machines."""
+
+    PREEMPTED = "preempted"
+    """Its worker was told to go; the job waits for the next one."""
+    WORKER_LOST = "worker_lost"
+    """Its lease expired: the worker died or was cut off."""
+    USER_CANCELLED = "user_cancelled"
+    USER_PAUSED = "user_paused"
+    TRAINER_CRASHED = "trainer_crashed"
+    """The trainer process ended without saying why."""
+    OUT_OF_MEMORY = "out_of_memory"
+    GRADER_FAILED = "grader_failed"
+    """The reward could not be loaded, or failed too often to train on."""
+    MODEL_UNUSABLE = "model_unusable"
+    """The weights, tokenizer or chat template cannot be used for this job."""
+    DATA_UNUSABLE = "data_unusable"
+    STORE_FAILED = "store_failed"
+    """The object store refused what had to be made durable."""
+    INVALID_SPEC = "invalid_spec"
+    """A setting that only the trainer could refuse."""

@@ -1,0 +1,100 @@
+"""Checkpoints between disk and store. Objects under an immutable prefix, then a manifest, then the fenced row.
+
+The row is the commit point: what has no row was never a checkpoint. A resume verifies every digest on the way back
+and falls back to the newest checkpoint that is whole.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import OperationalError
+
+from core import keys
+from core.db import events, leases, progress
+from core.db.leases import Lease
+from core.db.models import Checkpoint
+from core.db.session import Sessions
+from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, StoreUnavailable, digest_of
+from worker.run_directory import CheckpointSaved
+
+log = structlog.get_logger()
+
+RETRYABLE = (StoreUnavailable, OperationalError)
+
+
+def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, saved: CheckpointSaved) -> None:
+    """Make a saved checkpoint durable. May be repeated after a failure; raises `LeaseLost` when fenced."""
+    prefix = keys.checkpoint(lease.job_id, saved.step, lease.attempt)
+    files = put_folder(store, folder, prefix)
+    manifest = json.dumps({"job_id": lease.job_id, "step": saved.step, "attempt": lease.attempt, "files": files})
+    digest = store.put_bytes(keys.manifest(prefix), manifest.encode(), content_type="application/json")
+    with sessions.begin() as session:
+        leases.hold(session, lease)
+        added = progress.add_checkpoint(
+            session,
+            lease,
+            step=saved.step,
+            prefix=prefix,
+            manifest_sha256=digest,
+            files=files,
+            metrics=saved.metrics,
+            is_best=saved.is_best,
+        )
+        if added:
+            data = {"step": saved.step, "size_bytes": sum(file["size_bytes"] for file in files), "best": saved.is_best}
+            message = f"Step {saved.step} is durable."
+            events.add(session, lease.job_id, code="checkpoint", message=message, data=data)
+    log.info("checkpoint_committed", step=saved.step)
+
+
+def put_folder(store: ObjectStore, folder: Path, prefix: str) -> list[dict[str, Any]]:
+    """Upload every file of `folder` under `prefix`: `[{name, size_bytes, sha256}]`, by name."""
+    files = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, digest = path.relative_to(folder).as_posix(), digest_of(path)
+        store.put_file(prefix + name, path, sha256=digest)
+        files.append({"name": name, "size_bytes": path.stat().st_size, "sha256": digest})
+    return files
+
+
+def restore_newest(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path) -> int | None:
+    """Fetch the newest checkpoint that is whole into `folder`, and return its step; None when there is none."""
+    with sessions.begin() as session:
+        candidates = list(progress.usable_checkpoints(session, lease.job_id))
+    for checkpoint in candidates:
+        try:
+            _fetch(store, checkpoint, folder)
+        except (ObjectNotFound, DigestMismatch, json.JSONDecodeError) as error:
+            _report_corrupt(sessions, lease, checkpoint, error)
+        else:
+            return checkpoint.step
+    return None
+
+
+def _fetch(store: ObjectStore, checkpoint: Checkpoint, folder: Path) -> None:
+    """Digests come from our own row; the manifest must agree with it."""
+    manifest = store.get_bytes(keys.manifest(checkpoint.prefix))
+    if hashlib.sha256(manifest).hexdigest() != checkpoint.manifest_sha256:
+        raise DigestMismatch(f"the manifest of step {checkpoint.step} was changed")
+    files: Sequence[dict[str, Any]] = checkpoint.files
+    for file in files:
+        store.get_file(checkpoint.prefix + file["name"], folder / file["name"], sha256=file["sha256"])
+
+
+def _report_corrupt(sessions: Sessions, lease: Lease, checkpoint: Checkpoint, error: Exception) -> None:
+    log.error("checkpoint_corrupt", step=checkpoint.step, error=str(error))
+    with sessions.begin() as session:
+        leases.hold(session, lease)
+        progress.mark_corrupt(session, checkpoint.id)
+        events.add(
+            session,
+            lease.job_id,
+            code="checkpoint_corrupt",
+            level="warn",
+            message=f"The checkpoint of step {checkpoint.step} is damaged; an older one is tried.",
+            data={"step": checkpoint.step, "attempt": checkpoint.attempt, "error": str(error)},
+        )

@@ -1,0 +1,60 @@
+"""Frames between a grader's client and its child: a 4-byte big-endian length, then that many bytes of JSON.
+
+JSON only, so that no bytes of the other side are ever executed (no pickle); ASCII only, so that lone surrogates of a
+completion survive; NaN and the infinities are refused both ways.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Never
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+HEADER = struct.Struct(">I")
+
+
+class ProtocolError(Exception):
+    """Bytes that are not a frame, or a frame over the cap."""
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One frame; raises `ProtocolError` when it is over the cap or holds what JSON cannot."""
+    try:
+        body = json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"cannot be sent as JSON: {error}") from error
+    if len(body) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {len(body)} bytes is over the cap of {MAX_FRAME_BYTES}")
+    return HEADER.pack(len(body)) + body
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """The object in a frame's body; raises `ProtocolError` for anything else."""
+    try:
+        message = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a frame of JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise ProtocolError(f"a frame holds {type(message).__name__}, not an object")
+    return message
+
+
+def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
+    """The next frame of a blocking stream; None when the other side has closed it."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    body = stream.read(body_size(header))
+    return decode(body)
+
+
+def body_size(header: bytes) -> int:
+    """The size that a header announces; raises `ProtocolError` when it is over the cap."""
+    size: int = HEADER.unpack(header)[0]
+    if size > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {size} bytes is over the cap of {MAX_FRAME_BYTES}")
+    return size
+
+
+def _refuse_constant(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")

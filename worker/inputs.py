@@ -1,0 +1,105 @@
+"""Lays out a run directory: data, reward sources, the newest whole checkpoint, the baseline of an earlier attempt."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import structlog
+
+from core import keys
+from core.db import events, jobs, leases, progress, rewards
+from core.db.leases import Lease
+from core.db.session import Sessions
+from core.errors import InvalidReward, NotFound
+from core.results import Evaluation
+from core.settings import Settings
+from core.spec import DataRef, ModelSource, PinnedReward
+from core.storage.store import ObjectStore
+from worker import checkpoints
+from worker.run_directory import RunDirectory, RunPlan
+
+log = structlog.get_logger()
+
+
+class ModelGone(NotFound):
+    """A job names a local model that this worker's operator has not registered."""
+
+    code = "model_not_registered"
+    default_fix = "Add the model to PODIUM_MODELS on this worker, as on the API."
+
+
+def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Settings, run: RunDirectory) -> None:
+    """Put everything that the trainer needs into `run`. What earlier attempts left here is removed."""
+    shutil.rmtree(run.path.parent, ignore_errors=True)
+    run.path.mkdir(parents=True)
+    _fetch_data(store, lease.spec.training, run.training_file)
+    if lease.spec.held_out is not None:
+        _fetch_data(store, lease.spec.held_out, run.held_out_file)
+    _write_rewards(sessions, lease, run)
+    _write_baseline(sessions, lease, run)
+    step = checkpoints.restore_newest(sessions, store, lease, run.resume)
+    if step is not None:
+        _note_resume(sessions, lease, step)
+    run.create(
+        RunPlan(
+            job_id=lease.job_id,
+            attempt=lease.attempt,
+            spec=lease.spec,
+            model_path=_model_path(lease, settings),
+            resume_step=step,
+        )
+    )
+
+
+def _fetch_data(store: ObjectStore, data: DataRef, path: Path) -> None:
+    store.get_file(keys.data_file(data.file_id), path, sha256=data.sha256)
+
+
+def _write_rewards(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
+    for term in lease.spec.rewards:
+        source = _reward_source(sessions, lease, term)
+        if hashlib.sha256(source.encode()).hexdigest() != term.source_sha256:
+            raise InvalidReward(f"The source of reward {term.name!r} is not the one that the job was created with.")
+        path = run.reward_source(term.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+
+
+def _reward_source(sessions: Sessions, lease: Lease, term: PinnedReward) -> str:
+    with sessions.begin() as session:
+        if term.version_id is None:
+            source = jobs.inline_source(session, lease.job_id, term.name)
+        else:
+            version = rewards.version(session, term.version_id)
+            source = version.source if version else None
+    if source is None:
+        raise NotFound(f"Reward {term.name!r} of the job is gone.", param="method.grpo.rewards")
+    return source
+
+
+def _write_baseline(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
+    """The baseline is graded once per job: an attempt that finds one keeps it."""
+    with sessions.begin() as session:
+        record = progress.evaluation(session, lease.job_id, "baseline")
+    if record is not None:
+        run.write_evaluation("baseline", Evaluation.model_validate(record.evaluation))
+
+
+def _note_resume(sessions: Sessions, lease: Lease, step: int) -> None:
+    with sessions.begin() as session:
+        leases.hold(session, lease)
+        progress.set_resumed_from(session, lease, step)
+        before = progress.attempts(session, lease.job_id)
+        redone = max((attempt.last_step for attempt in before), default=step) - step
+        message = f"Going on from step {step}; {redone} steps are done again."
+        events.add(session, lease.job_id, code="resumed", message=message, data={"step": step, "redone_steps": redone})
+
+
+def _model_path(lease: Lease, settings: Settings) -> Path | None:
+    model = lease.spec.model
+    if model.source is ModelSource.HUB:
+        return None
+    path = settings.models.get(model.name)
+    if path is None:
+        raise ModelGone(f"No model {model.name!r} is registered on this worker.", param="model")
+    return path.resolve()

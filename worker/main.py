@@ -1,0 +1,69 @@
+"""The Celery app: `celery -A worker.main worker`. Celery only starts supervisors; it never trains, and keeps no state.
+
+Every setting that could make Celery repeat, delay or remember a job is off: the row decides, a message is a hint.
+Evidence for each choice: docs/decisions/0001-the-row-is-the-truth.md.
+"""
+
+from typing import Any
+
+import psutil
+import structlog
+from celery import Celery
+from celery.signals import setup_logging, worker_shutting_down
+
+from core.logging import configure_logging
+from core.queue import TRAIN_QUEUE, TRAIN_TASK
+from core.settings import get_settings
+
+log = structlog.get_logger()
+
+SUPERVISOR_MODULE = "worker.supervisor"
+SOCKET_TIMEOUT_S = 5
+
+
+def make_celery() -> Celery:
+    settings = get_settings()
+    app = Celery("podium", broker=settings.broker_url.get_secret_value(), include=["worker.tasks"])
+    app.conf.update(
+        task_default_queue=TRAIN_QUEUE,
+        task_routes={TRAIN_TASK: {"queue": TRAIN_QUEUE}},
+        task_acks_late=False,
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        worker_prefetch_multiplier=1,
+        worker_concurrency=1,
+        worker_enable_remote_control=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_soft_shutdown_timeout=settings.stop_grace_s + 10,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "socket_timeout": SOCKET_TIMEOUT_S,
+            "socket_connect_timeout": SOCKET_TIMEOUT_S,
+            "socket_keepalive": True,
+            # One try when a hint is sent: the dispatcher itself comes again.
+            "retry_policy": {"max_retries": 1},
+        },
+    )
+    return app
+
+
+app = make_celery()
+
+
+@setup_logging.connect  # type: ignore[untyped-decorator]
+def _log_like_the_rest(**_: Any) -> None:
+    settings = get_settings()
+    configure_logging(settings.log_format, settings.log_level)
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _stop_supervisors(**_: Any) -> None:
+    """Tell every supervisor below this worker at once: Celery itself would wait for the whole job."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if SUPERVISOR_MODULE in process.cmdline():
+                log.info("supervisor_told_to_stop", pid=process.pid)
+                process.terminate()
+        except psutil.NoSuchProcess:
+            continue

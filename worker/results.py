@@ -1,0 +1,169 @@
+"""From the run's facts to `results.json`. Pure: everything it says was handed to it."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from core.db.models import Artifact, Job, JobAttempt
+from core.results import (
+    ArtifactFacts,
+    AttemptFacts,
+    Cost,
+    DataFacts,
+    Diagnostics,
+    Evaluation,
+    EvaluationScore,
+    JobFacts,
+    JobResults,
+    ModelFacts,
+    Parameters,
+    RewardFacts,
+    Tokens,
+)
+from core.spec import JobSpec
+from worker import verdict
+from worker.run_directory import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """What the ledger knows of a run that has just ended, read in one transaction."""
+
+    job: Job
+    attempts: Sequence[JobAttempt]
+    evaluations: Mapping[str, Evaluation]
+    artifacts: Sequence[Artifact]
+    now: datetime
+    held_seconds: float
+    redone_steps: int
+
+
+def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: float) -> JobResults:
+    scores = {name: verdict.score(name, evaluation) for name, evaluation in facts.evaluations.items()}
+    return JobResults(
+        job=_job(facts),
+        model=ModelFacts(
+            base=spec.model.name,
+            revision=spec.model.revision,
+            method=spec.adapter.method.value,
+            adapter_sha256=_weights_digest(facts.artifacts),
+        ),
+        data=_data(spec, summary),
+        rewards=_rewards(spec),
+        seed=spec.seed,
+        parameters=_parameters(spec, summary),
+        baseline=scores["baseline"],
+        final=scores["final"],
+        best=_best(facts.evaluations, scores, spec),
+        evaluations=tuple(sorted(scores.values(), key=lambda item: (item.step, item.name == "final"))),
+        verdict=verdict.judge(
+            facts.evaluations["baseline"],
+            facts.evaluations["final"],
+            decoding=spec.evaluation.decoding,
+            seed=spec.seed,
+            silent_share=summary.silent_share,
+        ),
+        diagnostics=Diagnostics(
+            silent_share=summary.silent_share,
+            steps_without_gradient=summary.steps_without_gradient,
+            truncated_share=summary.truncated_share,
+            ungraded_rollouts=summary.ungraded_rollouts,
+        ),
+        time=summary.phases,
+        tokens=Tokens(generated=summary.generated_tokens, trained=summary.trained_tokens),
+        cost=Cost(
+            gpu_seconds=round(facts.held_seconds, 3),
+            usd_per_hour=usd_per_hour,
+            usd=round(facts.held_seconds / 3600 * usd_per_hour, 6),
+            redone_steps=facts.redone_steps,
+        ),
+        attempts=_attempts(facts),
+        preemptions=facts.job.preemptions,
+        environment=summary.environment,
+        artifacts=tuple(
+            ArtifactFacts(name=artifact.name, size_bytes=artifact.size_bytes, sha256=artifact.sha256)
+            for artifact in facts.artifacts
+        ),
+    )
+
+
+def _job(facts: LedgerFacts) -> JobFacts:
+    job = facts.job
+    return JobFacts(
+        id=job.id,
+        created_at=int(job.created_at.timestamp()),
+        started_at=int((job.started_at or job.created_at).timestamp()),
+        finished_at=int(facts.now.timestamp()),
+        suffix=job.suffix,
+        metadata=job.metadata_,
+    )
+
+
+def _data(spec: JobSpec, summary: Summary) -> DataFacts:
+    held_out = spec.held_out
+    return DataFacts(
+        training_file=spec.training.file_id,
+        training_sha256=spec.training.sha256,
+        training_rows=summary.train_rows,
+        held_out_file=held_out.file_id if held_out else None,
+        held_out_sha256=held_out.sha256 if held_out else None,
+        held_out_rows=summary.held_out_rows,
+        overlap_rows=summary.overlap_rows,
+    )
+
+
+def _rewards(spec: JobSpec) -> tuple[RewardFacts, ...]:
+    return tuple(
+        RewardFacts(
+            name=term.name,
+            weight=term.weight,
+            form=term.form,
+            source_sha256=term.source_sha256,
+            reward_id=term.reward_id,
+            version_id=term.version_id,
+        )
+        for term in spec.rewards
+    )
+
+
+def _parameters(spec: JobSpec, summary: Summary) -> Parameters:
+    both = {"spec": spec.model_dump(mode="json"), "trainer": summary.resolved_parameters}
+    canonical = json.dumps(both, sort_keys=True, separators=(",", ":"))
+    return Parameters(**both, sha256=hashlib.sha256(canonical.encode()).hexdigest())
+
+
+def _attempts(facts: LedgerFacts) -> tuple[AttemptFacts, ...]:
+    """The attempt that writes this is still open: it ends with this document."""
+    return tuple(
+        AttemptFacts(
+            attempt=attempt.attempt,
+            started_at=int(attempt.started_at.timestamp()),
+            ended_at=int((attempt.ended_at or facts.now).timestamp()),
+            resumed_from_step=attempt.resumed_from_step,
+            last_step=attempt.last_step,
+            ended=attempt.ended or "succeeded",
+        )
+        for attempt in facts.attempts
+    )
+
+
+def _best(
+    evaluations: Mapping[str, Evaluation], scores: Mapping[str, EvaluationScore], spec: JobSpec
+) -> EvaluationScore:
+    """Highest mean held-out reward; the earliest of equals."""
+
+    def rank(name: str) -> tuple[float, int]:
+        reward = verdict.mean_reward(evaluations[name], spec.evaluation.decoding)
+        return (float("-inf") if reward is None else reward, -evaluations[name].step)
+
+    return scores[max(evaluations, key=rank)]
+
+
+def _weights_digest(artifacts: Sequence[Artifact]) -> str:
+    """The digest of the weights file, or of the shards' digests in order of their names."""
+    weights = [artifact for artifact in artifacts if artifact.name.endswith(".safetensors")]
+    if len(weights) == 1:
+        return weights[0].sha256
+    return hashlib.sha256("".join(artifact.sha256 for artifact in weights).encode()).hexdigest()

@@ -1,0 +1,285 @@
+"""The folder through which a supervisor and its trainer speak: the file names and line formats both agree on.
+
+    spec.json              in   what to run (`RunPlan`)
+    data/ rewards/         in   the data sets and the reward sources
+    resume/                in   the checkpoint to go on from, if any
+    baseline.json          in   the baseline of an earlier attempt, if any: it is reused, never graded again
+    journal.jsonl          out  what happened, one entry a line, in order (`JournalEntry`)
+    checkpoints/step-N/    out  appear whole, by rename
+    evaluations/NAME.json  out  every task's answers and rewards (`Evaluation`)
+    adapter/               out  the PEFT adapter (or the whole model)
+    outcome.json           out  written last: how the run ended (`Outcome`)
+    trainer.log            out  standard output and error of the trainer
+
+The trainer knows nothing else of the world: no database, queue or bucket.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from core.results import Environment, Evaluation, PhaseSeconds
+from core.spec import JobSpec
+from core.status import Stage, StatusReason
+
+STOPPED_EXIT_CODE = 75
+"""EX_TEMPFAIL of sysexits.h: the trainer stopped because it was told to, at a step boundary, with a checkpoint."""
+FAILED_EXIT_CODE = 70
+"""EX_SOFTWARE: the run failed, and outcome.json says why."""
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    at: float
+    """Unix seconds, the trainer's clock."""
+
+
+class StageStarted(Entry):
+    kind: Literal["stage"] = "stage"
+    stage: Stage
+
+
+class StepDone(Entry):
+    """The numbers of one optimizer step, under TRL's own names."""
+
+    kind: Literal["step"] = "step"
+    step: int
+    metrics: dict[str, float | None]
+    """A value that is not finite is null: JSON and Postgres know no NaN."""
+
+
+class RolloutGrade(BaseModel):
+    """One reward's word on one rollout."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    outcome: Literal["scored", "no_answer", "user_error", "infrastructure_error"]
+    value: float | None
+    error: str | None = None
+
+
+class Rollout(BaseModel):
+    """One completion of one prompt at one step, and what every reward said of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    index: int
+    """Position in the step's generation batch: rollouts of one group stand together."""
+    row: int
+    """Line of the training file that the prompt came from."""
+    prompt: str
+    completion: str
+    grades: dict[str, RolloutGrade]
+    reward: float | None
+    """The weighted sum; null when any term failed, never 0 for that."""
+    advantage: float | None
+    completion_tokens: int
+    finish_reason: Literal["stop", "length"]
+
+
+class RolloutsDone(Entry):
+    kind: Literal["rollouts"] = "rollouts"
+    step: int
+    """The optimizer step these rollouts are used in (the first, where they serve several)."""
+    rollouts: tuple[Rollout, ...]
+
+
+class EvaluationDone(Entry):
+    kind: Literal["evaluation"] = "evaluation"
+    name: str
+    """`baseline`, `step-50`, `final`: the stem of the file in evaluations/."""
+    step: int
+
+
+class CheckpointSaved(Entry):
+    kind: Literal["checkpoint"] = "checkpoint"
+    step: int
+    metrics: dict[str, float | None]
+    is_best: bool
+    """Whether it belongs to the best held-out evaluation so far."""
+
+
+class Notice(Entry):
+    """Something a person should read in the job's event log."""
+
+    kind: Literal["notice"] = "notice"
+    level: Literal["info", "warn", "error"] = "info"
+    code: str
+    message: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+JournalEntry = Annotated[
+    StageStarted | StepDone | RolloutsDone | EvaluationDone | CheckpointSaved | Notice,
+    Field(discriminator="kind"),
+]
+_ENTRY: TypeAdapter[JournalEntry] = TypeAdapter(JournalEntry)
+
+
+class RunPlan(BaseModel):
+    """All that a trainer must know, in one file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    job_id: str
+    attempt: int
+    spec: JobSpec
+    model_path: Path | None
+    """Folder of an operator's model; unset means the Hub, at `spec.model.revision`."""
+    resume_step: int | None = None
+    """Step of the checkpoint in resume/; unset means a run from the start."""
+
+
+class FailureDetail(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    reason: StatusReason
+    code: str
+    message: str
+    fix: str | None = None
+    retryable: bool = False
+    """Whether another attempt could go better: a full GPU yes, a reward that cannot be loaded no."""
+
+
+class Summary(BaseModel):
+    """What a finished run knows about itself; with the ledger's part it becomes `results.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    final_step: int
+    best_evaluation: str
+    """Name of the best held-out evaluation: may be `baseline`."""
+    phases: PhaseSeconds
+    environment: Environment
+    trained_tokens: int
+    """Prompt and completion tokens that went through the trainer's forward passes."""
+    generated_tokens: int
+    train_rows: int
+    held_out_rows: int
+    overlap_rows: int
+    """Held-out rows whose prompt also stands in the training rows."""
+    silent_share: float | None
+    """Share of groups over the run whose rewards were all equal; null when no step was trained."""
+    steps_without_gradient: int
+    truncated_share: float | None
+    ungraded_rollouts: int
+    """Rollouts that no reward could be given for: left out, never scored 0."""
+    resolved_parameters: dict[str, Any]
+    """TRL's and PEFT's own numbers, as derived from the spec."""
+
+
+class Outcome(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["finished", "stopped", "failed"]
+    step: int
+    failure: FailureDetail | None = None
+    summary: Summary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    path: Path
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def training_file(self) -> Path:
+        return self.data / "training"
+
+    @property
+    def held_out_file(self) -> Path:
+        return self.data / "held_out"
+
+    @property
+    def resume(self) -> Path:
+        return self.path / "resume"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "trainer.log"
+
+    def reward_source(self, name: str) -> Path:
+        return self.path / "rewards" / f"{name}.py"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step}"
+
+    def evaluation(self, name: str) -> Path:
+        return self.path / "evaluations" / f"{name}.json"
+
+    def create(self, plan: RunPlan) -> None:
+        """Lay out the folders and write the plan; inputs are put in place by the shipper before this."""
+        for name in ("data", "rewards", "checkpoints", "evaluations"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / "spec.json", plan.model_dump_json(indent=1))
+
+    def read_plan(self) -> RunPlan:
+        return RunPlan.model_validate_json((self.path / "spec.json").read_bytes())
+
+    def write_evaluation(self, name: str, evaluation: Evaluation) -> None:
+        write_atomically(self.evaluation(name), evaluation.model_dump_json())
+
+    def read_evaluation(self, name: str) -> Evaluation | None:
+        path = self.evaluation(name)
+        return Evaluation.model_validate_json(path.read_bytes()) if path.exists() else None
+
+    def append(self, entry: JournalEntry) -> None:
+        """Add one line; a reader sees all of it or waits for the rest."""
+        line = entry.model_dump_json() + "\n"
+        with self.journal.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def read_journal(self, offset: int = 0) -> Iterator[tuple[JournalEntry, int]]:
+        """The whole lines from byte `offset` on, each with the offset behind it."""
+        if not self.journal.exists():
+            return
+        with self.journal.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                offset += len(line)
+                yield _ENTRY.validate_json(line), offset
+
+    def write_outcome(self, outcome: Outcome) -> None:
+        write_atomically(self.path / "outcome.json", outcome.model_dump_json(indent=1))
+
+    def read_outcome(self) -> Outcome | None:
+        path = self.path / "outcome.json"
+        return Outcome.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside the target, sync, rename: a reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+
+
+def tail(path: Path, *, lines: int = 20, max_bytes: int = 16_384) -> str:
+    """The last `lines` of a log, for an error message."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - max_bytes))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
+
+
+def json_number(value: float) -> float | None:
+    """A number as JSON can hold it: null for NaN and the infinities."""
+    return value if json.dumps(value) not in {"NaN", "Infinity", "-Infinity"} else None

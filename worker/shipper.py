@@ -1,0 +1,138 @@
+"""Carries facts from the run directory into the ledger and the store, under the job's lease.
+
+Metrics, events and evaluations go row by row from the journal. Checkpoints go in the background, objects first and
+the row last, so that a slow store delays neither the numbers nor the training.
+"""
+
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+import structlog
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from core.db import events, leases, progress
+from core.db.leases import Lease
+from core.db.session import Sessions
+from core.storage.store import ObjectStore
+from worker import checkpoints
+from worker.run_directory import (
+    CheckpointSaved,
+    EvaluationDone,
+    JournalEntry,
+    Notice,
+    RolloutsDone,
+    RunDirectory,
+    StageStarted,
+    StepDone,
+)
+
+log = structlog.get_logger()
+
+ENTRIES_PER_TRANSACTION = 50
+
+
+class Shipper:
+    """Ships one run. `ship` is called again and again; what could not be written stays in the journal for next time."""
+
+    def __init__(self, sessions: Sessions, store: ObjectStore, lease: Lease, run: RunDirectory) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._lease = lease
+        self._run = run
+        self._offset = 0
+        self._waiting: list[CheckpointSaved] = []
+        self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
+        self._upload: Future[None] | None = None
+
+    def ship(self) -> None:
+        """Write what is new. Raises `LeaseLost`; a ledger or store that is away is noted, and tried again later."""
+        try:
+            while self._ship_batch():
+                pass
+        except OperationalError as error:
+            log.warning("ledger_unreachable", error=str(error).splitlines()[0])
+        self._start_upload()
+
+    def is_drained(self) -> bool:
+        """Whether all that the journal says is in the ledger, checkpoints too."""
+        entries = next(self._run.read_journal(self._offset), None)
+        return entries is None and not self._waiting and self._upload is None
+
+    def close(self) -> None:
+        """Give up what is still waiting; an upload under way ends by itself without effect."""
+        self._waiting.clear()
+        self._uploads.shutdown(wait=False, cancel_futures=True)
+
+    def _ship_batch(self) -> bool:
+        batch = list(islice(self._run.read_journal(self._offset), ENTRIES_PER_TRANSACTION))
+        if not batch:
+            return False
+        with self._sessions.begin() as session:
+            leases.hold(session, self._lease)
+            for entry, _ in batch:
+                self._write(session, entry)
+        self._offset = batch[-1][1]
+        self._waiting += [entry for entry, _ in batch if isinstance(entry, CheckpointSaved)]
+        return True
+
+    def _write(self, session: Session, entry: JournalEntry) -> None:
+        match entry:
+            case StageStarted():
+                self._write_stage(session, entry)
+            case StepDone():
+                progress.add_step(session, self._lease, entry.step, entry.metrics)
+            case RolloutsDone():
+                rollouts = [rollout.model_dump(mode="json") for rollout in entry.rollouts]
+                progress.add_rollouts(session, self._lease, entry.step, rollouts)
+            case EvaluationDone():
+                self._write_evaluation(session, entry)
+            case Notice():
+                self._add_event(session, entry.code, entry.message, level=entry.level, data=entry.data)
+            case CheckpointSaved():
+                log.debug("checkpoint_waits_for_upload", step=entry.step)
+
+    def _write_stage(self, session: Session, entry: StageStarted) -> None:
+        progress.set_stage(session, self._lease, entry.stage)
+        self._add_event(session, f"stage_{entry.stage}", f"Stage: {entry.stage}.", data={"at": entry.at})
+
+    def _write_evaluation(self, session: Session, entry: EvaluationDone) -> None:
+        evaluation = self._run.read_evaluation(entry.name)
+        assert evaluation is not None, f"the journal speaks of evaluation {entry.name}, and there is none"
+        data = evaluation.model_dump(mode="json")
+        progress.add_evaluation(session, self._lease, entry.name, entry.step, data)
+        passed = sum(task.greedy.passed is True for task in evaluation.tasks)
+        message = f"Evaluation {entry.name}: {passed} of {len(evaluation.tasks)} held-out tasks passed (greedy)."
+        self._add_event(session, "evaluated", message, data={"name": entry.name, "step": entry.step, "passed": passed})
+
+    def _add_event(
+        self, session: Session, code: str, message: str, *, level: str = "info", data: dict[str, object] | None = None
+    ) -> None:
+        events.add(session, self._lease.job_id, code=code, message=message, level=level, data=data)
+
+    def _start_upload(self) -> None:
+        """One upload at a time. Where the store is slower than the trainer, only the newest and the best matter."""
+        if self._upload is not None:
+            if not self._upload.done():
+                return
+            self._finish_upload(self._upload)
+        for skipped in [entry for entry in self._waiting[:-1] if not entry.is_best]:
+            self._waiting.remove(skipped)
+            shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
+        if self._waiting:
+            entry = self._waiting[0]
+            self._upload = self._uploads.submit(
+                checkpoints.commit, self._sessions, self._store, self._lease, self._run.checkpoint(entry.step), entry
+            )
+
+    def _finish_upload(self, upload: Future[None]) -> None:
+        self._upload = None
+        error = upload.exception()
+        if error is None:
+            done = self._waiting.pop(0)
+            shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)
+        elif isinstance(error, checkpoints.RETRYABLE):
+            log.warning("checkpoint_not_uploaded", error=str(error))
+        else:
+            raise error

@@ -1,0 +1,107 @@
+"""The trainer as its supervisor sees it: a child process in its own session, told to stop by SIGTERM."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from core.settings import Settings
+from worker.parent import parent_environment
+from worker.run_directory import RunDirectory
+
+log = structlog.get_logger()
+
+TRAINER_MODULE = "worker.training.run"
+PASSED_ON_PREFIXES = (
+    *("HF_", "TOKENIZERS_", "TORCH", "PYTORCH", "VLLM_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_"),
+)
+"""Variables that a trainer may see. Everything else stays behind: it needs no key to anything of ours."""
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "HTTPS_PROXY", "NO_PROXY")
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class TrainerProcess:
+    """Started from the main thread; `stop` and `kill` may be called from any thread, at any time, more than once."""
+
+    def __init__(self, run: RunDirectory, settings: Settings) -> None:
+        self._run = run
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._forbidden = False
+        self._kill_timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Start it, unless it was stopped or killed before it could start."""
+        python = self._settings.trainer_python or Path(sys.executable)
+        with self._lock, self._run.log.open("ab") as output:
+            if self._forbidden:
+                return
+            self._process = subprocess.Popen(
+                [str(python), "-m", TRAINER_MODULE, str(self._run.path)],
+                cwd=CHECKOUT,
+                env=trainer_environment(os.environ) | parent_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        log.info("trainer_started", pid=self._process.pid)
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it. A trainer never started has stopped at once."""
+        return self._process.poll() if self._process else 0
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit code, or None after `timeout_s`."""
+        if self._process is None:
+            return 0
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Ask for a stop at the next step boundary, and see to it that it comes within the grace."""
+        with self._lock:
+            self._forbidden = True
+            if self._process is None or self._process.poll() is not None or self._kill_timer is not None:
+                return
+            self._process.send_signal(signal.SIGTERM)
+            self._kill_timer = threading.Timer(self._settings.stop_grace_s, self.kill)
+            self._kill_timer.daemon = True
+            self._kill_timer.start()
+
+    def kill(self) -> None:
+        """End the whole session at once: the trainer and the graders that it started."""
+        with self._lock:
+            self._forbidden = True
+            if self._process is not None:
+                _kill_group(self._process.pid)
+
+    def clean_up(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self.kill()
+        self.wait(timeout_s=5)
+
+
+def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of this process's environment a trainer gets: no database, no broker, no store, no secret of theirs."""
+    return {
+        name: value for name, value in environment.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+    }
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        log.debug("trainer_already_gone", pid=pid)

@@ -1,0 +1,97 @@
+"""How a run can fail by name. What is not named here is a crash."""
+
+from typing import ClassVar
+
+import torch
+
+from core.errors import InvalidFile, ServiceError
+from core.status import StatusReason
+from worker.run_directory import FailureDetail
+
+
+class RunFailed(ServiceError):
+    """The run cannot go on, and says why."""
+
+    reason: ClassVar[StatusReason]
+
+    @property
+    def detail(self) -> FailureDetail:
+        return FailureDetail(
+            reason=self.reason, code=self.code, message=self.message, fix=self.fix, retryable=self.retryable
+        )
+
+
+class ModelUnusable(RunFailed):
+    reason = StatusReason.MODEL_UNUSABLE
+    code = "model_unusable"
+    default_fix = "Use a causal language model whose weights are safetensors and that needs no code of its own."
+
+
+class NoChatTemplate(RunFailed):
+    reason = StatusReason.MODEL_UNUSABLE
+    code = "no_chat_template"
+    default_fix = "Give plain text prompts, or use the instruction-tuned model of the family."
+
+
+class DataUnusable(RunFailed):
+    reason = StatusReason.DATA_UNUSABLE
+    code = "data_unusable"
+
+
+class GraderFailed(RunFailed):
+    """The reward cannot be loaded, or fails too often to train on."""
+
+    reason = StatusReason.GRADER_FAILED
+    code = "grader_failed"
+    default_fix = "Try the reward on one sample with POST /v1/fine_tuning/alpha/graders/run, then upload a new version."
+
+
+class QloraNeedsCuda(RunFailed):
+    reason = StatusReason.INVALID_SPEC
+    code = "qlora_needs_cuda"
+    default_fix = 'Set adapter.method to "lora", or run this job on a worker with an NVIDIA GPU.'
+
+
+class VllmNotInstalled(RunFailed):
+    reason = StatusReason.INVALID_SPEC
+    code = "vllm_not_installed"
+    default_fix = "Set hyperparameters.use_vllm to false, or install the `vllm` extra where the trainer runs."
+
+
+class OutOfMemory(RunFailed):
+    reason = StatusReason.OUT_OF_MEMORY
+    code = "out_of_memory"
+    default_fix = "Lower hyperparameters.rollouts_per_pass or max_completion_length, or use a larger GPU."
+    retryable = True
+
+
+class TrainerCrashed(RunFailed):
+    """Nothing that this program foresaw; the traceback is in trainer.log."""
+
+    reason = StatusReason.TRAINER_CRASHED
+    code = "trainer_crashed"
+    default_fix = "Read the end of trainer.log; report it if it looks like a bug of the service."
+    retryable = True
+
+
+_ALLOCATION_FAILURES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What a RuntimeError of torch says when an allocator outside its own caching one gives up."""
+
+
+def named_failure(error: Exception) -> RunFailed:
+    """The failure that `error` stands for."""
+    match error:
+        case RunFailed():
+            return error
+        case torch.OutOfMemoryError() | MemoryError():
+            return OutOfMemory(_first_line(error) or "The machine's memory is full.")
+        case RuntimeError() if any(words in str(error) for words in _ALLOCATION_FAILURES):
+            return OutOfMemory(_first_line(error))
+        case InvalidFile():
+            return DataUnusable(error.message, fix=error.fix)
+        case _:
+            return TrainerCrashed(f"The trainer crashed: {type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:500]

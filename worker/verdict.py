@@ -1,0 +1,170 @@
+"""Did it learn? Baseline against final on the same held-out tasks, paired.
+
+Pass or fail: the exact two-sided McNemar test (McNemar 1947), which is a binomial test on the tasks that changed.
+Mean reward: a paired bootstrap over tasks (Efron 1979). Rates: Wilson intervals (Wilson 1927).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from core.results import Answer, Evaluation, EvaluationScore, Score, TaskResult, Verdict
+
+SIGNIFICANCE = 0.05
+RESAMPLES = 10_000
+FEW_GRADED_SHARE = 0.8
+"""Below this share of tasks graded on both sides, the rest says too little about the whole."""
+
+Decoding = Literal["greedy", "sampled"]
+
+
+def score(name: str, evaluation: Evaluation) -> EvaluationScore:
+    greedy = [[task.greedy] for task in evaluation.tasks]
+    sampled = [list(task.sampled) for task in evaluation.tasks]
+    return EvaluationScore(name=name, step=evaluation.step, greedy=_score(greedy), sampled=_score(sampled))
+
+
+def judge(
+    baseline: Evaluation, final: Evaluation, *, decoding: Decoding, seed: int, silent_share: float | None
+) -> Verdict:
+    """The verdict on `final`. `silent_share` (0 to 1) explains a run that had nothing to learn from."""
+    pairs = _graded_pairs(baseline, final, decoding)
+    fixed = sum(not before.passed and bool(after.passed) for before, after in pairs)
+    broken = sum(bool(before.passed) and not after.passed for before, after in pairs)
+    rewards = _mean_rewards(baseline, final, decoding)
+    p_value = mcnemar_p_value(fixed, broken)
+    reason = _not_comparable(baseline, final, pairs)
+    change = [after - before for before, after in rewards]
+    verdict = Verdict(
+        decoding=decoding,
+        outcome="not_comparable" if reason else _outcome(fixed, broken, p_value),
+        sentence="",
+        tasks=len(pairs),
+        fixed=fixed,
+        broken=broken,
+        same=len(pairs) - fixed - broken,
+        p_value=p_value if pairs else None,
+        change_points=100 * (fixed - broken) / len(pairs) if pairs else None,
+        mean_reward_change=float(np.mean(change)) if change else None,
+        mean_reward_change_ci95=paired_bootstrap(change, seed=seed) if change else None,
+        smallest_significant_fixed=smallest_significant_fixed(len(pairs)),
+    )
+    return verdict.model_copy(update={"sentence": reason or _sentence(verdict, silent_share)})
+
+
+def mcnemar_p_value(fixed: int, broken: int) -> float:
+    """Exact and two-sided; 1.0 when nothing changed."""
+    if fixed + broken == 0:
+        return 1.0
+    return float(stats.binomtest(fixed, fixed + broken, 0.5).pvalue)
+
+
+def wilson(passed: int, n: int) -> tuple[float, float] | None:
+    """95 % interval of a rate; None when there is nothing to rate."""
+    if n == 0:
+        return None
+    interval = stats.binomtest(passed, n).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def paired_bootstrap(changes: Sequence[float], *, seed: int) -> tuple[float, float]:
+    """95 % percentile interval of the mean of `changes`, one per task."""
+    values = np.asarray(changes, dtype=np.float64)
+    picks = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values[picks].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def smallest_significant_fixed(tasks: int) -> int | None:
+    """How many tasks must be fixed, none broken, for p < 0.05; None when so few tasks can never show it."""
+    return next((n for n in range(1, tasks + 1) if mcnemar_p_value(n, 0) < SIGNIFICANCE), None)
+
+
+def mean_reward(evaluation: Evaluation, decoding: Decoding) -> float | None:
+    rewards = [reward for task in evaluation.tasks if (reward := _task_reward(task, decoding)) is not None]
+    return float(np.mean(rewards)) if rewards else None
+
+
+def _score(tasks: Sequence[Sequence[Answer]]) -> Score:
+    """Over all answers; the interval counts each task once, because answers to one task are not independent."""
+    answers = [answer for task in tasks for answer in task]
+    graded = [answer for answer in answers if answer.passed is not None]
+    firsts = [task[0] for task in tasks if task and task[0].passed is not None]
+    passed = sum(answer.passed is True for answer in graded)
+    rewards = [answer.reward for answer in graded if answer.reward is not None]
+    return Score(
+        n=len(graded),
+        passed=passed,
+        errors=len(answers) - len(graded),
+        pass_rate=passed / len(graded) if graded else None,
+        pass_rate_ci95=wilson(sum(answer.passed is True for answer in firsts), len(firsts)),
+        mean_reward=float(np.mean(rewards)) if rewards else None,
+        truncated=sum(answer.finish_reason == "length" for answer in answers),
+    )
+
+
+def _answer(task: TaskResult, decoding: Decoding) -> Answer:
+    return task.greedy if decoding == "greedy" else task.sampled[0]
+
+
+def _graded_pairs(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[Answer, Answer]]:
+    """The first answers to the same task, where both could be graded."""
+    before = {task.task: _answer(task, decoding) for task in baseline.tasks}
+    pairs = [(before[task.task], _answer(task, decoding)) for task in final.tasks if task.task in before]
+    return [pair for pair in pairs if all(answer.passed is not None for answer in pair)]
+
+
+def _mean_rewards(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[float, float]]:
+    before = {task.task: _task_reward(task, decoding) for task in baseline.tasks}
+    pairs = [(before.get(task.task), _task_reward(task, decoding)) for task in final.tasks]
+    return [(first, second) for first, second in pairs if first is not None and second is not None]
+
+
+def _task_reward(task: TaskResult, decoding: Decoding) -> float | None:
+    answers = [task.greedy] if decoding == "greedy" else list(task.sampled)
+    rewards = [answer.reward for answer in answers if answer.reward is not None]
+    return float(np.mean(rewards)) if rewards else None
+
+
+def _not_comparable(baseline: Evaluation, final: Evaluation, pairs: Sequence[object]) -> str | None:
+    """Why the two evaluations must not be compared, or None."""
+    tasks = [{task.task: task.prompt_sha256 for task in evaluation.tasks} for evaluation in (baseline, final)]
+    if tasks[0] != tasks[1]:
+        return "Not comparable: the baseline and the final evaluation did not answer the same tasks."
+    if baseline.pass_threshold != final.pass_threshold:
+        return "Not comparable: the pass threshold changed between the two evaluations."
+    if len(pairs) < max(2, FEW_GRADED_SHARE * len(tasks[0])):
+        return f"Not comparable: only {len(pairs)} of {len(tasks[0])} tasks could be graded both times."
+    return None
+
+
+def _outcome(fixed: int, broken: int, p_value: float) -> Literal["improved", "worse", "no_significant_change"]:
+    if p_value >= SIGNIFICANCE:
+        return "no_significant_change"
+    return "improved" if fixed > broken else "worse"
+
+
+def _sentence(verdict: Verdict, silent_share: float | None) -> str:
+    counts = f"{verdict.fixed} of {verdict.tasks} tasks fixed, {verdict.broken} broken (p = {verdict.p_value:.2g})"
+    match verdict.outcome:
+        case "improved":
+            return f"Improved: {counts}, {verdict.change_points:+.1f} points."
+        case "worse":
+            return f"Worse: {counts}, {verdict.change_points:+.1f} points."
+        case _:
+            return f"No significant change: {counts}. {_what_it_would_take(verdict)}{_why_nothing(silent_share)}"
+
+
+def _what_it_would_take(verdict: Verdict) -> str:
+    needed = verdict.smallest_significant_fixed
+    if needed is None:
+        return f"{verdict.tasks} tasks are too few to show any change; use at least 6."
+    return f"With {verdict.tasks} tasks, {needed} fixed and none broken is the least that would count."
+
+
+def _why_nothing(silent_share: float | None) -> str:
+    if silent_share is None or silent_share < 0.9:
+        return ""
+    return f" In {silent_share:.0%} of the groups all rewards were equal, so there was next to nothing to learn from."
