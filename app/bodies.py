@@ -7,16 +7,17 @@ JSON that passes holds only what Postgres can keep and JSON can carry on: no NUL
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.types import Message, Receive
 
 from app.dependencies import resources_of
 from app.errors import UnsupportedMediaType
-from app.validation import Path, field_path
+from app.validation import Path, field_path, unknown_field
 from core.errors import InvalidRequest, Problem, TooLarge
 
 MAX_NESTING = 64
@@ -35,11 +36,12 @@ class BoundedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         has_body = self.body_field is not None
+        names = (*_query_names(self.dependant), *_deep_names(self))
 
         async def bounded(request: Request) -> Response:
-            _check_target(request)
+            _check_target(request, names)
             if has_body:
-                request = _capped(request, resources_of(request).settings.max_body_bytes)
+                request = capped(request, resources_of(request).settings.max_body_bytes)
                 await read_json(request)
             return await handle(request)
 
@@ -76,6 +78,19 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
+def capped(request: Request, max_bytes: int) -> Request:
+    """The same request, with a body of at most `max_bytes`; it keeps the body once read."""
+    if declared_length(request) > max_bytes:
+        raise too_large("body", max_bytes)
+    return Request(request.scope, capped_receive(request.receive, max_bytes))
+
+
+def declared_length(request: Request) -> int:
+    """What Content-Length promises; 0 without it. The bytes are counted all the same."""
+    length = request.headers.get("content-length", "")
+    return int(length[:_MAX_DIGITS]) if re.fullmatch("[0-9]+", length) else 0
+
+
 def capped_receive(receive: Receive, max_bytes: int, *, what: str = "body") -> Receive:
     """`receive` that raises TooLarge once more than `max_bytes` have come, whatever Content-Length says."""
     count = 0
@@ -106,22 +121,40 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} bytes"
 
 
-def _capped(request: Request, max_bytes: int) -> Request:
-    """The same request, with a body of at most `max_bytes`; it keeps the body once read."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:_MAX_DIGITS]) > max_bytes:
-        raise too_large("body", max_bytes)
-    return Request(request.scope, capped_receive(request.receive, max_bytes))
+def fault_of_text(text: str) -> tuple[str, str, str] | None:
+    """Why Postgres or JSON could not keep this text, as (message, code, fix)."""
+    if bad := _NOT_TEXT.search(text):
+        what = "a NUL character" if bad.group() == "\0" else "a lone surrogate"
+        return f"contains {what} at character {bad.start() + 1}", "invalid_value", "Remove it: it is not text."
+    return None
 
 
-def _check_target(request: Request) -> None:
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_names(inner)
+
+
+def _deep_names(route: APIRoute) -> Iterator[str]:
+    """`metadata[` for `?metadata[team]=search`: OpenAPI's deepObject, which FastAPI knows only as a remark."""
+    for parameter in (route.openapi_extra or {}).get("parameters", ()):
+        if parameter.get("style") == "deepObject":
+            yield f"{parameter['name']}["
+
+
+def _check_target(request: Request, names: Sequence[str]) -> None:
     problems = [
         Problem(field, "contains a NUL character", "invalid_value", "Remove it: it is not text.")
         for field, value in (*request.path_params.items(), *request.query_params.multi_items())
         if "\0" in f"{field}{value}"
     ]
+    problems += [  # a misspelt parameter would silently do something else
+        unknown_field((name[:64],), names)
+        for name in request.query_params
+        if name not in names and f"{name.partition('[')[0]}[" not in names
+    ]
     if problems:
-        raise InvalidRequest.of(problems)
+        raise InvalidRequest.of(problems[:_MAX_PROBLEMS])
 
 
 def _integer(digits: str) -> int:
@@ -135,7 +168,7 @@ def _faults(path: tuple[str | int, ...], value: object) -> Iterator[Problem]:
             yield _too_deep(path)
             return
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(key, str) and (fault := _fault_of_text(key)):
+            if isinstance(key, str) and (fault := fault_of_text(key)):
                 yield Problem(field_path((*path, key.encode(errors="backslashreplace").decode())), *fault)
             yield from _faults((*path, key), item)
     elif fault := _fault_of(value):
@@ -144,18 +177,11 @@ def _faults(path: tuple[str | int, ...], value: object) -> Iterator[Problem]:
 
 def _fault_of(value: object) -> tuple[str, str, str] | None:
     if isinstance(value, str):
-        return _fault_of_text(value)
+        return fault_of_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number", "invalid_value", "Send a number; leave the field out for its default."
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "is an integer beyond 64 bits", "invalid_value", "Send a smaller number."
-    return None
-
-
-def _fault_of_text(text: str) -> tuple[str, str, str] | None:
-    if bad := _NOT_TEXT.search(text):
-        what = "a NUL character" if bad.group() == "\0" else "a lone surrogate"
-        return f"contains {what} at character {bad.start() + 1}", "invalid_value", "Remove it: it is not text."
     return None
 
 

@@ -11,7 +11,7 @@ from core.storage.store import ObjectStore
 
 
 def resources_of(request: Request) -> Resources:
-    return cast(Resources, request.app.state.resources)
+    return cast("Resources", request.app.state.resources)
 
 
 ResourcesDep = Annotated[Resources, Depends(resources_of)]

@@ -137,7 +137,7 @@ def _headers(error: ServiceError) -> dict[str, str]:
     return {}
 
 
-def _on_service_error(request: Request, error: Exception) -> Response:
+def _on_service_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
     if error.status >= 500:
         log.error("service_error", code=error.code, exc_info=error)
@@ -161,8 +161,8 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     return error_response(Unexpected())
 
 
-def _on_database_error(request: Request, error: Exception) -> Response:
-    log.error("database_unavailable", exc_info=error)
+def _on_database_error(_: Request, error: Exception) -> Response:
+    log.error("database_unavailable", reason=str(getattr(error, "orig", error)))
     return error_response(Unavailable("The database does not answer."))
 
 
@@ -210,7 +210,7 @@ _EXAMPLES = {
 
 def _example(status: int) -> dict[str, Any]:
     kind, code, message, param = _EXAMPLES[status]
-    detail = {
+    detail: dict[str, Any] = {
         "message": message,
         "type": kind,
         "code": code,

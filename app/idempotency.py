@@ -13,7 +13,8 @@ A service that creates something takes an `Idempotency` and writes its one trans
 Errors are never stored. Without the header both do nothing but build the reply.
 
 Slow work before the transaction (uploads, network) should be spared on a repeat: ask `once.earlier_answer(sessions)`
-first. The endpoint takes `once: IdempotencyDep` for a JSON body; an upload makes its own with `once.about(digest)`.
+first. An endpoint with a JSON body takes `once: IdempotencyDep`; one that reads its body itself takes
+`once: UploadIdempotencyDep` and says what came with `once.about(digest)`.
 """
 
 import hashlib
@@ -80,7 +81,7 @@ class Idempotency:
         return JSONResponse(first.body, first.status, {"Idempotent-Replayed": "true"})
 
 
-async def _idempotency(
+def _named(
     request: Request,
     caller: CallerDep,
     key: Annotated[
@@ -95,16 +96,17 @@ async def _idempotency(
     if key is not None and not (_KEY.fullmatch(key) and len(key) <= MAX_KEY_LENGTH):
         message = f"must be 1 to {MAX_KEY_LENGTH} printable ASCII characters without spaces"
         raise InvalidRequest.of([Problem(HEADER, message, "invalid_value", "Use a UUID.")])
-    return Idempotency(caller.tenant_id, key, await _fingerprint(request))
+    return Idempotency(caller.tenant_id, key, _digest(request.method, request.url.path, request.url.query))
 
 
-IdempotencyDep = Annotated[Idempotency, Depends(_idempotency)]
+UploadIdempotencyDep = Annotated[Idempotency, Depends(_named)]
 
 
-async def _fingerprint(request: Request) -> str:
-    target = f"{request.method} {request.url.path}?{request.url.query}"
-    is_upload = request.headers.get("content-type", "").lower().startswith("multipart/")
-    return _digest(target, "" if is_upload else hashlib.sha256(await request.body()).hexdigest())
+async def _with_body(request: Request, named: UploadIdempotencyDep) -> Idempotency:
+    return named.about(hashlib.sha256(await request.body()).hexdigest())
+
+
+IdempotencyDep = Annotated[Idempotency, Depends(_with_body)]
 
 
 def _digest(*parts: str) -> str:

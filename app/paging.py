@@ -16,7 +16,8 @@ class Listed(Protocol):
 
 
 Row = TypeVar("Row")
-Item = TypeVar("Item", bound=Listed)
+Item = TypeVar("Item")
+ListedItem = TypeVar("ListedItem", bound=Listed)
 
 
 class Page(BaseModel):
@@ -58,10 +59,10 @@ def _page(
 PageDep = Annotated[Page, Depends(_page)]
 
 
-def list_reply(rows: Sequence[Row], page: Page, show: Callable[[Row], Item]) -> ListReply[Item]:
+def list_reply(rows: Sequence[Row], page: Page, show: Callable[[Row], ListedItem]) -> "ListReply[ListedItem]":
     """The page of `rows`, which were fetched with `limit=page.fetch`."""
     data = [show(row) for row in rows[: page.limit]]
-    return ListReply[Item](
+    return ListReply(
         data=data,
         has_more=len(rows) > page.limit,
         first_id=data[0].id if data else None,

@@ -8,7 +8,7 @@ from app.errors import error_responses
 
 
 def resource_router(prefix: str, *, tag: str) -> APIRouter:
-    """A router for `/v1/...` endpoints. An operation adds `responses=error_responses(404, ...)` for what it can meet."""
+    """A router for `/v1/...` endpoints. An operation adds `responses=error_responses(404, ...)` of its own."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=BoundedRoute, responses=error_responses(401, 422, 500, 503))
 
 

@@ -2,8 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -18,6 +19,14 @@ Model = TypeVar("Model", bound=BaseModel)
 _MAX_SHOWN = 60
 _VERBS = {"be": "is", "have": "has", "match": "matches"}
 _MUST = re.compile(r"\w+ should (?P<verb>\w+) (?P<what>.*)", re.DOTALL)
+_WORDS = {
+    "model_attributes_type": "Input should be an object",
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be a list",
+    "tuple_type": "Input should be a list",
+    "string_type": "Input should be text",
+}
 _TYPE_ERRORS = re.compile(r".*_(type|parsing)|int_from_float|is_instance_of")
 
 
@@ -37,11 +46,9 @@ class Contract:
     @classmethod
     def of_operation(cls, request: Request) -> "Contract | None":
         """The published schema of the JSON body that this request should have."""
-        document = request.app.openapi()
-        operations = document["paths"].get(getattr(request.scope.get("route"), "path", None), {})
-        body = operations.get(request.method.lower(), {}).get("requestBody", {})
-        schema = body.get("content", {}).get("application/json", {}).get("schema")
-        return None if schema is None else cls(schema, document["components"]["schemas"])
+        content = _operation(request).get("requestBody", {}).get("content", {})
+        schema = content.get("application/json", {}).get("schema")
+        return None if schema is None else cls(schema, request.app.openapi()["components"]["schemas"])
 
     def names_at(self, path: Path) -> list[str]:
         """Every field that an object at `path` may have, in any of its forms."""
@@ -62,8 +69,7 @@ class Contract:
 
 def invalid_request(request: Request, error: RequestValidationError) -> InvalidRequest:
     """One error for everything that FastAPI found wrong with the path, the query, the headers and the body."""
-    contract = Contract.of_operation(request)
-    return InvalidRequest.of(list(_problems(error.errors(), error.body, contract)))
+    return InvalidRequest.of(list(_problems(error.errors(), error.body, partial(Contract.of_operation, request))))
 
 
 def parse(model: type[Model], data: object) -> Model:
@@ -77,7 +83,7 @@ def parse(model: type[Model], data: object) -> Model:
 def problems_of(error: ValidationError, data: object, model: type[BaseModel]) -> list[Problem]:
     """What is wrong with `data`, which `model` refused."""
     errors = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
-    return list(_problems(errors, data, Contract.of_model(model)))
+    return list(_problems(errors, data, partial(Contract.of_model, model)))
 
 
 def field_path(parts: Path) -> str:
@@ -86,28 +92,42 @@ def field_path(parts: Path) -> str:
     return text.removeprefix(".") or "body"
 
 
-def _problems(errors: Sequence[Mapping[str, Any]], body: object, contract: Contract | None) -> Iterator[Problem]:
+def _operation(request: Request) -> Mapping[str, Any]:
+    """What the published contract says of the operation that is being asked for."""
+    methods = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path_format", None), {})
+    operation: Mapping[str, Any] = methods.get(request.method.lower(), {})
+    return operation
+
+
+def _problems(
+    errors: Sequence[Mapping[str, Any]], body: object, contract: Callable[[], Contract | None]
+) -> Iterator[Problem]:
     for error in errors:
         place, *loc = error["loc"]
         if place != "body":
             yield _problem(error, loc, [])
             continue
         path = _written_path(loc, body, is_missing=error["type"] == "missing")
-        yield _problem(error, path, contract.names_at(path[:-1]) if contract and path else [])
+        known = contract() if error["type"] == "extra_forbidden" else None
+        yield _problem(error, path, known.names_at(path[:-1]) if known else [])
 
 
-def _written_path(loc: Path, body: object, *, is_missing: bool) -> Path:
+def _written_path(loc: Path, body: Any, *, is_missing: bool) -> Path:
     """`loc` without the parts that pydantic adds: the names of union branches and validators."""
     path: list[str | int] = []
     for number, part in enumerate(loc, 1):
-        if isinstance(body, dict) and part in body:
-            body = body[part]
-        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
+        if _holds(body, part):
             body = body[part]
         elif not (is_missing and number == len(loc)):
             continue
         path.append(part)
     return path
+
+
+def _holds(value: object, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
 
 
 def _inside(schema: Mapping[str, Any], part: str | int) -> Iterator[Mapping[str, Any]]:
@@ -125,16 +145,28 @@ def _problem(error: Mapping[str, Any], path: Path, names: Sequence[str]) -> Prob
         return unknown_field(path, names)
     if kind == "missing":
         return Problem(field, "is required", "missing_field", f"Add `{field}` to the request.")
+    if kind == "union_tag_not_found":
+        tag = field_path((*path, context["discriminator"].strip("'")))
+        return Problem(tag, "is required", "missing_field", f"Add `{tag}` to the request.")
+    if kind == "union_tag_invalid":
+        tag, allowed = field_path((*path, context["discriminator"].strip("'"))), context["expected_tags"]
+        return Problem(tag, f"must be one of {allowed}", "invalid_value", f"Send one of {allowed}.")
     if kind == "value_error":
         return Problem(field, str(context["error"]), fix=f"Change `{field}`.")
-    code = "invalid_type" if _TYPE_ERRORS.fullmatch(kind) else "invalid_value"
-    if rule := _MUST.fullmatch(error["msg"]):
-        verb, what = rule["verb"], rule["what"]
-        got = _shown(error.get("input"))
-        return Problem(field, f"must {verb} {what}{got}", code, f"Send a value that {_VERBS.get(verb, verb)} {what}.")
     if "fix" in context:  # our own PydanticCustomError(code, message, {"fix": ...})
         return Problem(field, error["msg"], kind, context["fix"])
-    return Problem(field, error["msg"], code, f"Change `{field}`.")
+    return _of_pydantic(field, error)
+
+
+def _of_pydantic(field: str, error: Mapping[str, Any]) -> Problem:
+    """Pydantic's sentences say what a value should be; ours say what it must be, and what was sent."""
+    code = "invalid_type" if _TYPE_ERRORS.fullmatch(error["type"]) else "invalid_value"
+    rule = _MUST.fullmatch(_WORDS.get(error["type"], error["msg"]))
+    if rule is None:
+        return Problem(field, error["msg"], code, f"Change `{field}`.")
+    verb, what = rule["verb"], rule["what"].partition(", ")[0] if code == "invalid_type" else rule["what"]
+    fix = f"Send a value that {_VERBS.get(verb, verb)} {what}."
+    return Problem(field, f"must {verb} {what}{_shown(error.get('input'))}", code, fix)
 
 
 def unknown_field(path: Path, names: Sequence[str]) -> Problem:
@@ -143,10 +175,10 @@ def unknown_field(path: Path, names: Sequence[str]) -> Problem:
     if near:
         fix = f"Did you mean `{near[0]}`?"
     elif names:
-        fix = f"Remove it; the fields here are {', '.join(names)}."
+        fix = f"Remove it; what is known here: {', '.join(names)}."
     else:
         fix = "Remove it."
-    return Problem(field_path(path), "is not a field of this object", "unknown_field", fix)
+    return Problem(field_path(path), "is not known here", "unknown_field", fix)
 
 
 def _shown(value: object) -> str:

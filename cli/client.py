@@ -49,7 +49,7 @@ class JobView(FromServer):
 
 
 class EventView(FromServer):
-    id: str
+    seq: int
     created_at: int
     level: str
     message: str
@@ -98,10 +98,15 @@ class Client:
     def cancel(self, job_id: str) -> JobView:
         return JobView.model_validate(self._send("POST", _job(job_id, "/cancel")).json())
 
-    def events(self, job_id: str, *, limit: int = 100) -> list[EventView]:
-        """The newest events, oldest of them first."""
-        page = self._send("GET", _job(job_id, "/events"), params={"limit": limit}).json()
-        return sorted((EventView.model_validate(event) for event in page["data"]), key=lambda event: event.id)
+    def events(self, job_id: str, *, after_seq: int = 0) -> list[EventView]:
+        """All events behind `after_seq`, oldest first."""
+        found: list[EventView] = []
+        while True:
+            page = self._send("GET", _job(job_id, "/events"), params={"after_seq": after_seq, "limit": 100}).json()
+            found += [EventView.model_validate(event) for event in page["data"]]
+            if not page["has_more"]:
+                return found
+            after_seq = found[-1].seq
 
     def metrics_csv(self, job_id: str) -> str:
         return self._send("GET", _job(job_id, "/metrics"), headers={"Accept": "text/csv"}).text

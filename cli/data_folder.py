@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cli.errors import FolderInUse
+from cli.errors import FolderInUse, FolderUnusable
 from core.settings import CHECKOUT
 
 DEFAULT_DATA_FOLDER = CHECKOUT / ".podium"
@@ -62,9 +62,12 @@ class DataFolder:
         return self.logs / f"{name}.log"
 
     def make(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for private in (self.store, self.runs, self.logs):
-            private.mkdir(exist_ok=True, mode=0o700)
+        """Raises FolderUnusable."""
+        try:
+            for private in (self.root, self.store, self.runs, self.logs):
+                private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise FolderUnusable(f"The data folder {self.root} cannot be made: {error}.", param="data") from error
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -96,14 +96,14 @@ def _upload_reward(client: Client, curl: Curl, path: Path) -> str:
 
 def _follow(client: Client, job_id: str, tend: Tend) -> JobView:
     """Poll until the job has ended, telling its events as they come; an API that starts again is waited for."""
-    told: set[str] = set()
+    told = 0
     answered_at = time.monotonic()
     with changing_line() as show:
         while True:
             tend()
             try:
                 job = client.job(job_id)
-                _tell_new(client.events(job_id), told)
+                told = _tell(client.events(job_id, after_seq=told), told)
             except ServerUnreachable:
                 if time.monotonic() - answered_at > SILENCE_LIMIT_S:
                     raise
@@ -115,12 +115,13 @@ def _follow(client: Client, job_id: str, tend: Tend) -> JobView:
             time.sleep(POLL_S)
 
 
-def _tell_new(events: list[EventView], told: set[str]) -> None:
+def _tell(events: list[EventView], told: int) -> int:
+    """Print the events; the `seq` of the last one told."""
     for event in events:
-        if event.id not in told:
-            told.add(event.id)
-            clock = time.strftime("%H:%M:%S", time.localtime(event.created_at))
-            say(f"{clock}  {event.message}", style=None if event.level == "info" else "yellow")
+        clock = time.strftime("%H:%M:%S", time.localtime(event.created_at))
+        say(f"{clock}  {event.message}", style=None if event.level == "info" else "yellow")
+        told = event.seq
+    return told
 
 
 def _download(client: Client, job_id: str, out: Path) -> JobResults:
@@ -131,7 +132,7 @@ def _download(client: Client, job_id: str, out: Path) -> JobResults:
         for piece in client.adapter_tar(job_id):
             archive.write(piece)
         archive.flush()
-        unpack(Path(archive.name), out / "adapter")
+        unpack(Path(archive.name), out)
     return JobResults.model_validate_json(document)
 
 

@@ -30,6 +30,11 @@ class StartFailed(ServiceError):
         return cls(f"{name} {what}. The end of {log}:\n{shown}", fix=f"Read {log}, then start again.")
 
 
+class FolderUnusable(ServiceError):
+    code = "data_folder_unusable"
+    default_fix = "Give a folder that you may write to with --data."
+
+
 class FolderInUse(ServiceError):
     """Another `podium up` holds the data folder."""
 

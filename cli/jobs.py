@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from cli.client import Client
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
 from cli.errors import NoConnection
-from cli.terminal import console, say
+from cli.terminal import say, say_table
 
 app = typer.Typer(no_args_is_help=True, help="Read and cancel jobs of a running server.")
 Url = Annotated[str | None, typer.Option("--url", envvar="PODIUM_URL", help="Where the server is.")]
@@ -30,11 +29,10 @@ def list_jobs(
     limit: Annotated[int, typer.Option(min=1, max=100)] = 20,
 ) -> None:
     """The newest jobs."""
-    table = Table("id", "status", "stage", "model", "created", box=None, pad_edge=False)
     with connect(url, api_key, data) as client:
-        for job in client.jobs(limit=limit):
-            table.add_row(job.id, job.status, job.stage or "", job.model, _clock(job.created_at))
-    console.print(table)
+        found = client.jobs(limit=limit)
+    rows = [(job.id, job.status, job.stage or "", job.model, _clock(job.created_at)) for job in found]
+    say_table(("id", "status", "stage", "model", "created"), *rows)
 
 
 @app.command("get")
@@ -53,7 +51,7 @@ def cancel_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data
 
 @app.command("events")
 def list_events(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
-    """The newest events of a job."""
+    """The events of a job, oldest first."""
     with connect(url, api_key, data) as client:
         for event in client.events(job):
             say(f"{_clock(event.created_at)}  {event.level:<5}  {event.message}")

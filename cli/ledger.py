@@ -1,13 +1,15 @@
 """Commands that work on the ledger itself: migrations and API keys."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
-from rich.table import Table
+from sqlalchemy.orm import Session
 
 from cli.errors import KeyUnknown
-from cli.terminal import console, say
+from cli.terminal import say, say_table
 from core.db import api_keys, migrate
-from core.db.session import make_sessions
+from core.db.session import make_engine
 from core.ids import TenantId
 from core.settings import get_settings
 
@@ -21,7 +23,7 @@ def run_migrate(*, key_name: str | None) -> None:
     say("The schema is current.")
     if key_name is None:
         return
-    with make_sessions(database_url)() as session:
+    with transaction(database_url) as session:
         taken = any(key.name == key_name and key.revoked_at is None for key in api_keys.list_all(session))
     if taken:
         say(f"A key named {key_name!r} exists; its secret was shown when it was made.")
@@ -30,29 +32,40 @@ def run_migrate(*, key_name: str | None) -> None:
 
 
 def create_key(name: str, *, tenant: str) -> None:
-    with make_sessions(get_settings().database_url).begin() as session:
+    with transaction(get_settings().database_url) as session:
         key, secret = api_keys.create(session, tenant_id=TenantId(tenant), name=name)
-        key_id = key.id
-    say(f"{key_id}  {name}  tenant {tenant}")
-    say(f"{secret}")
+        say(f"{key.id}  {name}  tenant {tenant}")
+    say(secret)
     say("Keep the secret now: it is stored as a digest only, and never shown again.")
 
 
 def list_keys() -> None:
-    table = Table("id", "name", "tenant", "created", "revoked", box=None, pad_edge=False)
-    with make_sessions(get_settings().database_url)() as session:
-        for key in api_keys.list_all(session):
-            table.add_row(key.id, key.name, key.tenant_id, _day(key.created_at), _day(key.revoked_at))
-    console.print(table)
+    with transaction(get_settings().database_url) as session:
+        rows = [
+            (key.id, key.name, key.tenant_id, _minute(key.created_at), _minute(key.revoked_at))
+            for key in api_keys.list_all(session)
+        ]
+    say_table(("id", "name", "tenant", "created", "revoked"), *rows)
 
 
 def revoke_key(key_id: str) -> None:
     """Raises KeyUnknown."""
-    with make_sessions(get_settings().database_url).begin() as session:
+    with transaction(get_settings().database_url) as session:
         if not api_keys.revoke(session, key_id):
             raise KeyUnknown(f"No live key has the id {key_id!r}.", param="id")
     say(f"{key_id} is revoked.")
 
 
-def _day(moment: datetime | None) -> str:
+@contextmanager
+def transaction(database_url: str) -> Iterator[Session]:
+    """One transaction on a connection of its own, closed at the end."""
+    engine = make_engine(database_url, pool_size=1)
+    try:
+        with Session(engine) as session, session.begin():
+            yield session
+    finally:
+        engine.dispose()
+
+
+def _minute(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M}"

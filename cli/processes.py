@@ -13,6 +13,7 @@ from pathlib import Path
 from cli.errors import StartFailed
 
 LOG_ROTATE_BYTES = 10 * 1024 * 1024
+LOG_TAIL_BYTES = 64 * 1024
 POLL_S = 0.02
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -134,7 +135,7 @@ class Child:
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that this run wrote."""
         with self.program.log.open("rb") as log:
-            log.seek(self._log_offset)
+            log.seek(max(self._log_offset, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             text = log.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 

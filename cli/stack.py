@@ -13,11 +13,11 @@ import httpx
 
 from cli.data_folder import Connection, DataFolder, write_secret
 from cli.errors import PortUnavailable
+from cli.ledger import transaction
 from cli.postgres import Postgres, service_account
 from cli.processes import Child, Keeper, Program, python_module
 from cli.valkey import Valkey
 from core.db import api_keys, migrate
-from core.db.session import make_sessions
 from core.ids import TenantId
 from core.queue import TRAIN_QUEUE
 from core.settings import CHECKOUT, get_settings
@@ -26,6 +26,7 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 PORTS_TRIED = 100
 API_TIMEOUT_S = 60.0
+READY_ANSWER_S = 2.0
 TENANT = TenantId("local")
 DATABASE = "podium"
 
@@ -37,11 +38,14 @@ class Stack:
 
     def __init__(self, folder: DataFolder, *, listener: socket.socket, say: Say) -> None:
         self._folder = folder
-        self._listener = listener
+        self._url = f"http://{HOST}:{listener.getsockname()[1]}"
         self._say = say
         self._postgres = Postgres(folder.postgres, log=folder.log("postgres"), account=service_account())
         self._valkey = Valkey(folder.valkey, log=folder.log("valkey"))
-        self._programs: list[Child] = []
+        env = _environment(folder, database_url=self._postgres.url(DATABASE), broker_url=self._valkey.url)
+        self._api = Child(_api(folder.log("api"), env, listener))
+        self._dispatcher = Child(_dispatcher(folder.log("dispatcher"), env))
+        self._worker = Child(_worker(folder.log("worker"), env))
         self._keepers: list[Keeper] = []
 
     def start(self) -> Connection:
@@ -49,14 +53,15 @@ class Stack:
         self._folder.connection.unlink(missing_ok=True)
         self._valkey.start()
         self._postgres.start()
-        self._postgres.wait_ready()
+        self._api.start()  # connects to nothing before it is asked, and takes the longest to load
+        api_key = self._prepare_ledger()
         self._valkey.wait_ready()
-        database_url = self._postgres.ensure_database(DATABASE)
-        migrate.upgrade(database_url)
-        api_key = _ensure_key(self._folder.api_key, database_url)
-        self._start_programs(database_url)
-        connection = Connection(url=self._url(), api_key=api_key, pid=os.getpid())
-        self._wait_ready(connection.url)
+        self._dispatcher.start()
+        self._worker.start()
+        self._wait_ready()
+        children = (self._postgres.child, self._valkey.child, self._api, self._dispatcher, self._worker)
+        self._keepers = [Keeper(child, say=self._say) for child in children]
+        connection = Connection(url=self._url, api_key=api_key, pid=os.getpid())
         self._folder.write_connection(connection)
         return connection
 
@@ -66,70 +71,32 @@ class Stack:
             keeper.tend()
 
     def stop(self) -> None:
-        """In reverse order; the worker first, with time to save a checkpoint."""
+        """The worker first, with time to save a checkpoint; what it writes to last."""
         self._folder.connection.unlink(missing_ok=True)
-        for child in reversed(self._programs):
-            child.stop()
-        self._valkey.stop()
-        self._postgres.stop()
+        for part in (self._worker, self._dispatcher, self._api, self._valkey, self._postgres):
+            part.stop()
 
     def kill(self) -> None:
         """At once: Postgres recovers on the next start, jobs continue from their last checkpoint."""
-        for child in reversed([self._valkey.child, *self._programs]):
-            child.kill()
-        self._postgres.kill()
+        for part in (self._worker, self._dispatcher, self._api, self._valkey, self._postgres):
+            part.kill()
 
-    def _start_programs(self, database_url: str) -> None:
-        for program in self._describe_programs(self._environment(database_url)):
-            child = Child(program)
-            self._programs.append(child)
-            child.start()
-        children = (self._postgres.child, self._valkey.child, *self._programs)
-        self._keepers = [Keeper(child, say=self._say) for child in children]
+    def _prepare_ledger(self) -> str:
+        """The API key of this folder, in a database with the newest schema."""
+        self._postgres.wait_ready()
+        database_url = self._postgres.ensure_database(DATABASE)
+        migrate.upgrade(database_url)
+        return _ensure_key(self._folder.api_key, database_url)
 
-    def _describe_programs(self, env: dict[str, str]) -> Iterator[Program]:
-        """In start order. The API serves our listening socket: the port is ours from the first moment, and
-        while a fallen API is started again clients wait instead of being refused."""
-        handle = self._listener.fileno()
-        api = ("app.main:create_app", "--factory", "--fd", str(handle), "--no-access-log")
-        yield Program(
-            name="api",
-            argv=python_module("uvicorn", *api, "--timeout-graceful-shutdown", "5"),
-            log=self._folder.log("api"),
-            env=env,
-            folder=CHECKOUT,
-            pass_fds=(handle,),
-        )
-        yield Program(
-            name="dispatcher",
-            argv=python_module("worker.dispatcher"),
-            log=self._folder.log("dispatcher"),
-            env=env,
-            folder=CHECKOUT,
-        )
-        yield _worker(self._folder.log("worker"), env)
+    def _wait_ready(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=READY_ANSWER_S) as client:
 
-    def _environment(self, database_url: str) -> dict[str, str]:
-        return {
-            "PODIUM_DATABASE_URL": database_url,
-            "PODIUM_BROKER_URL": self._valkey.url,
-            "PODIUM_STORE_URL": self._folder.store.as_uri(),
-            "PODIUM_RUNS_DIR": str(self._folder.runs),
-            "PYTHONUNBUFFERED": "1",
-        }
+            def ready() -> bool:
+                self._dispatcher.fail_if_ended()
+                self._worker.fail_if_ended()
+                return _is_ready(client)
 
-    def _wait_ready(self, url: str) -> None:
-        api, *others = self._programs
-
-        def ready() -> bool:
-            for child in others:
-                child.fail_if_ended()
-            return _answers(f"{url}/readyz")
-
-        api.wait_until(ready, timeout_s=API_TIMEOUT_S)
-
-    def _url(self) -> str:
-        return f"http://{HOST}:{self._listener.getsockname()[1]}"
+            self._api.wait_until(ready, timeout_s=API_TIMEOUT_S)
 
 
 @contextmanager
@@ -180,6 +147,37 @@ def _stop(stack: Stack, say: Say) -> None:
         say("Stopped.")
 
 
+def _environment(folder: DataFolder, *, database_url: str, broker_url: str) -> dict[str, str]:
+    return {
+        "PODIUM_DATABASE_URL": database_url,
+        "PODIUM_BROKER_URL": broker_url,
+        "PODIUM_STORE_URL": folder.store.as_uri(),
+        "PODIUM_RUNS_DIR": str(folder.runs),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _api(log: Path, env: dict[str, str], listener: socket.socket) -> Program:
+    """It serves our listening socket: the port is ours from the first moment to the last.
+
+    While a fallen API is started again, clients wait instead of being refused.
+    """
+    handle = listener.fileno()
+    options = ("--fd", str(handle), "--no-access-log", "--timeout-graceful-shutdown", "5")
+    return Program(
+        name="api",
+        argv=python_module("uvicorn", "app.main:create_app", "--factory", *options),
+        log=log,
+        env=env,
+        folder=CHECKOUT,
+        pass_fds=(handle,),
+    )
+
+
+def _dispatcher(log: Path, env: dict[str, str]) -> Program:
+    return Program(name="dispatcher", argv=python_module("worker.dispatcher"), log=log, env=env, folder=CHECKOUT)
+
+
 def _worker(log: Path, env: dict[str, str]) -> Program:
     """One training slot. Its grace covers the trainer's own, in which it saves a checkpoint."""
     pool = ("--pool", "prefork", "--concurrency", "1", "--prefetch-multiplier", "1", "-Q", TRAIN_QUEUE)
@@ -197,18 +195,17 @@ def _worker(log: Path, env: dict[str, str]) -> Program:
 
 def _ensure_key(path: Path, database_url: str) -> str:
     """The key of the earlier starts, or a first one; a revoked one is replaced."""
-    with make_sessions(database_url).begin() as session:
-        if path.exists():
-            secret = path.read_text().strip()
-            if api_keys.find(session, secret) is not None:
-                return secret
+    with transaction(database_url) as session:
+        secret = path.read_text().strip() if path.exists() else ""
+        if api_keys.find(session, secret) is not None:
+            return secret
         _, secret = api_keys.create(session, tenant_id=TENANT, name="local stack")
     write_secret(path, secret + "\n")
     return secret
 
 
-def _answers(url: str) -> bool:
+def _is_ready(client: httpx.Client) -> bool:
     try:
-        return httpx.get(url, timeout=1.0).status_code == httpx.codes.OK
+        return client.get("/readyz").is_success
     except httpx.TransportError:
         return False

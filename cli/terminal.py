@@ -1,7 +1,7 @@
 """How the command line speaks: plain lines on a pipe, a live line on a terminal."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -18,6 +18,13 @@ errors = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
 
 def say(text: str = "", style: str | None = None) -> None:
     console.print(text, style=style)
+
+
+def say_table(*rows: Sequence[str]) -> None:
+    """Aligned columns, the first row a heading. Never cut: an id is there to be copied, whatever the width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def complain(error: ServiceError) -> None:

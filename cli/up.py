@@ -26,7 +26,7 @@ def run(folder: DataFolder, *, port: int | None) -> None:
 def _welcome(folder: DataFolder, connection: Connection) -> None:
     say(f"  URL      {connection.url}")
     say(f"  API key  {connection.api_key}")
-    say(f"  Docs     {connection.url}/docs")
+    say(f"  API      {connection.url}/openapi.json, docs/api.md")
     say(f"  Logs     {shown(folder.logs)}")
     say()
     say("Submit the example; paste into another shell:")

@@ -18,6 +18,7 @@ from cli.packages import package_folder
 from cli.processes import Child, Program
 
 START_TIMEOUT_S = 20.0
+SETTINGS_FILE = "valkey.conf"
 
 
 class Valkey:
@@ -29,8 +30,9 @@ class Valkey:
         self.child = Child(
             Program(
                 name="valkey",
-                argv=(str(_server_binary()), str(folder / "valkey.conf")),
+                argv=(str(_server_binary()), SETTINGS_FILE),
                 log=log,
+                folder=folder,
                 stop_grace_s=5.0,
             )
         )
@@ -42,12 +44,9 @@ class Valkey:
     def start(self) -> None:
         """Begin to start; `wait_ready` ends it. The password goes through a file, not through `ps`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = self.folder / "valkey.conf"
+        settings = self.folder / SETTINGS_FILE
         settings.touch(mode=0o600)
-        settings.write_text(
-            f"bind 127.0.0.1\nport {self.port}\nrequirepass {self._password}\n"
-            f'dir "{self.folder}"\nsave ""\nappendonly no\n'
-        )
+        settings.write_text(f'bind 127.0.0.1\nport {self.port}\nrequirepass {self._password}\nsave ""\nappendonly no\n')
         self.child.start()
 
     def wait_ready(self) -> None:
@@ -55,6 +54,9 @@ class Valkey:
 
     def stop(self) -> None:
         self.child.stop()
+
+    def kill(self) -> None:
+        self.child.kill()
 
     def _answers(self) -> bool:
         with redis.Redis.from_url(self.url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client:

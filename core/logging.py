@@ -5,6 +5,9 @@ import sys
 
 import structlog
 
+_TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+"""Local variables hold API keys and people's data: they never reach a log."""
+
 
 def configure_logging(log_format: str = "console", level: str = "INFO") -> None:
     """Send structlog and the standard library's loggers to standard error, as console lines or JSON."""
@@ -15,7 +18,11 @@ def configure_logging(log_format: str = "console", level: str = "INFO") -> None:
     ]
     as_json = log_format == "json"
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -23,7 +30,7 @@ def configure_logging(log_format: str = "console", level: str = "INFO") -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *([structlog.processors.dict_tracebacks] if as_json else []),
+                *([_TRACEBACKS] if as_json else []),
                 renderer,
             ],
         )

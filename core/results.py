@@ -1,10 +1,16 @@
-"""`results.json`: the document that a sceptic reads. Its JSON Schema is published as docs/results.schema.json."""
+"""`results.json`: the document that a sceptic reads.
 
-from typing import Any, Literal
+Its JSON Schema is published: `python -m core.results > docs/results.schema.json` writes it again.
+"""
+
+import json
+import sys
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Frozen(BaseModel):
@@ -223,3 +229,13 @@ class JobResults(Frozen):
     preemptions: int
     environment: Environment
     artifacts: tuple[ArtifactFacts, ...] = Field(min_length=1)
+
+
+def json_schema() -> str:
+    """The published schema of `JobResults`, as text."""
+    schema = {"$schema": SCHEMA_DIALECT} | JobResults.model_json_schema(mode="serialization")
+    return json.dumps(schema, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json_schema())

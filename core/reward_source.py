@@ -143,20 +143,18 @@ def _entry(node: _Function) -> RewardEntry | Problem:
     arguments = node.args
     named = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
     form = _form(named)
-    if arguments.posonlyargs or form is None:
-        names = ", ".join(argument.arg for argument in (*arguments.posonlyargs, *arguments.args))
-        written = f"`{node.name}({names[:80]})`"
-        why = "takes arguments by position only" if arguments.posonlyargs else "is in none of the forms"
-        return Problem("entry_point", f"{written} {why}", "no_entry_point", f"Parameters by name: {_FORMS}.")
+    if arguments.posonlyargs:
+        return _uncallable(node, "takes arguments by position only")
+    if form is None:
+        return _uncallable(node, "is in none of the forms")
     provided = _provided(form, named)
-    defaults = set(named[len(arguments.args) - len(arguments.defaults) : len(arguments.args)])
-    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    defaults |= {argument.arg for argument, default in pairs if default is not None}
+    defaults = _with_default(arguments)
     columns = [name for name in named if name not in provided and name not in defaults]
     optional = [name for name in named if name not in provided and name in defaults]
     if form is RewardForm.OPENAI:
-        items, optional_items = _item_columns(node)
-        columns, optional = [*columns, *items], [*optional, *optional_items]
+        if columns:
+            return _uncallable(node, "needs more than `sample` and `item`")
+        columns, optional = _item_columns(node)
     return RewardEntry(
         name=node.name,
         form=form,
@@ -166,6 +164,18 @@ def _entry(node: _Function) -> RewardEntry | Problem:
         takes_any=arguments.kwarg is not None or form is RewardForm.OPENAI,
         is_async=isinstance(node, ast.AsyncFunctionDef),
     )
+
+
+def _uncallable(node: _Function, why: str) -> Problem:
+    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    written = f"{node.name}({', '.join(argument.arg for argument in arguments)})"
+    return Problem("entry_point", f"`{written[:120]}` {why}", "no_entry_point", f"Parameters by name: {_FORMS}.")
+
+
+def _with_default(arguments: ast.arguments) -> set[str]:
+    named = arguments.args[len(arguments.args) - len(arguments.defaults) :]
+    only_named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg for argument in named} | {argument.arg for argument, value in only_named if value is not None}
 
 
 def _form(named: Sequence[str]) -> RewardForm | None:

@@ -3,32 +3,49 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from core.db import migrate
+from core.db.models import Base
 from core.db.session import Sessions, make_sessions
 from core.settings import Settings
-from tests.servers.postgres import create_database, drop_database, postgres_url
-from tests.servers.seaweedfs import s3_server
+from tests.servers.postgres import create_database, postgres_url
+from tests.servers.seaweedfs import s3_server, s3_settings
 from tests.servers.valkey import valkey_url
 
-__all__ = ["postgres_url", "s3_server", "valkey_url"]
+__all__ = ["postgres_url", "s3_server", "s3_settings", "valkey_url"]
+
+_EMPTY_EVERY_TABLE = "; ".join(f"DELETE FROM {table}" for table in reversed(Base.metadata.sorted_tables))
+"""Several times faster than TRUNCATE on tables this small, and ten times faster than a database for each test."""
+_END_OTHER_CONNECTIONS = (
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
 
 
 @pytest.fixture(scope="session")
-def migrated_template(postgres_url: str) -> str:
-    """Name of a database with the newest schema and no rows; tests start from a copy of it."""
+def ledger_url(postgres_url: str) -> str:
+    """A database with the newest schema; tests use `database_url`."""
     url = create_database(postgres_url)
     migrate.upgrade(url)
-    return url.rsplit("/", 1)[1].split("?")[0]
+    return url
+
+
+@pytest.fixture(scope="session")
+def ledger_cleaner(ledger_url: str) -> Iterator[psycopg.Connection]:
+    url = make_url(ledger_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
 
 
 @pytest.fixture
-def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
-    """A fresh, migrated, empty ledger for one test."""
-    url = create_database(postgres_url, template=migrated_template)
-    yield url
-    drop_database(postgres_url, url)
+def database_url(ledger_url: str, ledger_cleaner: psycopg.Connection) -> Iterator[str]:
+    """A migrated ledger without rows. Who is still connected at the end of the test is thrown out."""
+    yield ledger_url
+    ledger_cleaner.execute(_END_OTHER_CONNECTIONS)
+    ledger_cleaner.execute(_EMPTY_EVERY_TABLE)
 
 
 @pytest.fixture

@@ -6,24 +6,32 @@ and falls back to the newest checkpoint that is whole.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import OperationalError
 
 from core import keys
 from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.models import Checkpoint
-from core.db.session import Sessions
-from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, StoreUnavailable, digest_of
+from core.db.session import LEDGER_AWAY, Sessions
+from core.storage.store import (
+    DigestMismatch,
+    ObjectNotFound,
+    ObjectStore,
+    StoreMisconfigured,
+    StoreUnavailable,
+    digest_of,
+)
 from worker.run_directory import CheckpointSaved
 
 log = structlog.get_logger()
 
-RETRYABLE = (StoreUnavailable, OperationalError)
+RETRYABLE = (StoreUnavailable, StoreMisconfigured, DigestMismatch, *LEDGER_AWAY)
+"""Failures of `commit` that a later try may not meet: even a wrong permission is mended while a run goes on."""
 
 
 def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, saved: CheckpointSaved) -> None:
@@ -62,16 +70,21 @@ def put_folder(store: ObjectStore, folder: Path, prefix: str) -> list[dict[str, 
 
 
 def restore_newest(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path) -> int | None:
-    """Fetch the newest checkpoint that is whole into `folder`, and return its step; None when there is none."""
+    """Fetch the newest checkpoint that is whole into `folder`, and return its step; None when there is none.
+
+    Raises `StoreUnavailable`: a store that is away says nothing about its objects.
+    """
     with sessions.begin() as session:
         candidates = list(progress.usable_checkpoints(session, lease.job_id))
     for checkpoint in candidates:
+        shutil.rmtree(folder, ignore_errors=True)  # files of the checkpoint that turned out to be damaged
         try:
             _fetch(store, checkpoint, folder)
-        except (ObjectNotFound, DigestMismatch, json.JSONDecodeError) as error:
+        except (ObjectNotFound, DigestMismatch) as error:
             _report_corrupt(sessions, lease, checkpoint, error)
         else:
             return checkpoint.step
+    shutil.rmtree(folder, ignore_errors=True)
     return None
 
 
@@ -89,7 +102,7 @@ def _report_corrupt(sessions: Sessions, lease: Lease, checkpoint: Checkpoint, er
     log.error("checkpoint_corrupt", step=checkpoint.step, error=str(error))
     with sessions.begin() as session:
         leases.hold(session, lease)
-        progress.mark_corrupt(session, checkpoint.id)
+        progress.mark_corrupt(session, lease, checkpoint.id)
         events.add(
             session,
             lease.job_id,

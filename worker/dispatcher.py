@@ -6,54 +6,99 @@ It reads the rows, marks them as hinted, commits, and only then sends. A message
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import FrameType
+from typing import Protocol
 
+import redis
 import structlog
+from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
-from sqlalchemy.exc import OperationalError as DatabaseError
 
 from core.db import jobs
-from core.db.session import Sessions, make_sessions
+from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.ids import JobId
 from core.logging import configure_logging
-from core.queue import TRAIN_TASK
+from core.queue import TRAIN_QUEUE, TRAIN_TASK
 from core.settings import Settings, get_settings
-from worker.main import app
+from worker.main import SOCKET_TIMEOUT_S, app
 
 log = structlog.get_logger()
 
+MAX_WAITING = 32
+"""Hints in the queue at once. One that waits means that every worker is busy: more would only pile up, each of them
+a supervisor that is started for nothing in the end."""
+BROKER_AWAY = (BrokerError, redis.RedisError, OSError)
 
-def dispatch(sessions: Sessions, send: Callable[[JobId], None], settings: Settings) -> int:
-    """Send one hint for every job that is due; how many there were."""
+
+class Hints(Protocol):
+    def room(self) -> int:
+        """How many more hints are of use now. Raises one of `BROKER_AWAY`."""
+
+    def send(self, job_id: JobId) -> None:
+        """Tell some worker of the job. Raises one of `BROKER_AWAY`."""
+
+
+class HintQueue:
+    """The hints of one Celery app's broker."""
+
+    def __init__(self, celery: Celery) -> None:
+        self._celery = celery
+        self._client = redis.Redis.from_url(
+            celery.conf.broker_url, socket_timeout=SOCKET_TIMEOUT_S, socket_connect_timeout=SOCKET_TIMEOUT_S
+        )
+
+    def room(self) -> int:
+        """The queue is a list by its own name (Celery's monitoring guide, "Redis: queues")."""
+        return MAX_WAITING - self._client.llen(TRAIN_QUEUE)
+
+    def send(self, job_id: JobId) -> None:
+        """Straight to the queue: an exchange's bindings are forgotten when the broker is flushed."""
+        self._celery.send_task(TRAIN_TASK, args=[job_id], exchange="", routing_key=TRAIN_QUEUE, retry=False)
+
+    def close(self) -> None:
+        self._client.close()
+        self._celery.close()
+
+
+def dispatch(sessions: Sessions, hints: Hints, settings: Settings) -> int:
+    """Send a hint for the jobs that are due, as far as there is room; how many were sent."""
+    try:
+        room = hints.room()
+    except BROKER_AWAY as error:
+        log.warning("broker_unreachable", error=str(error))
+        return 0
+    if room <= 0:
+        return 0
     with sessions.begin() as session:
-        due = jobs.due(session, hint_repeat_s=settings.hint_repeat_s)
-    for job_id in due:
-        try:
-            send(job_id)
-        except (BrokerError, OSError) as error:
-            log.warning("hint_not_sent", job_id=job_id, error=str(error))
-        else:
-            log.info("hint_sent", job_id=job_id)
-    return len(due)
-
-
-def send_hint(job_id: JobId) -> None:
-    app.send_task(TRAIN_TASK, args=[job_id], retry=False)
+        due = jobs.due(session, hint_repeat_s=settings.hint_repeat_s, limit=room)
+    return _send(due, hints)
 
 
 def main() -> None:
     settings = get_settings()
     configure_logging(settings.log_format, settings.log_level)
     stop = _stop_on_signal()
-    sessions = make_sessions(settings.database_url, pool_size=1)
+    sessions, hints = make_sessions(settings.database_url, pool_size=1), HintQueue(app)
     log.info("dispatcher_started", poll_s=settings.dispatch_poll_s)
     while not stop.wait(settings.dispatch_poll_s):
         try:
-            dispatch(sessions, send_hint, settings)
-        except DatabaseError as error:
+            dispatch(sessions, hints, settings)
+        except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
+    hints.close()
     log.info("dispatcher_stopped")
+
+
+def _send(due: Sequence[JobId], hints: Hints) -> int:
+    for number, job_id in enumerate(due):
+        try:
+            hints.send(job_id)
+        except BROKER_AWAY as error:
+            log.warning("hints_not_sent", count=len(due) - number, error=str(error))
+            return number
+        log.info("hint_sent", job_id=job_id)
+    return len(due)
 
 
 def _stop_on_signal() -> threading.Event:

@@ -1,5 +1,6 @@
 """How an attempt ended, and what that means for the job. The one place where an exit becomes a status."""
 
+import socket
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -11,11 +12,13 @@ from core.db import leases
 from core.db.leases import Lease
 from core.db.models import Job
 from core.db.session import Sessions
+from core.errors import InvalidReward, ServiceError
 from core.settings import Settings
 from core.status import JobStatus, StatusReason
-from core.storage.store import ObjectStore
+from core.storage.store import ObjectStore, StoreMisconfigured, StoreUnavailable
 from worker import publisher
-from worker.run_directory import FailureDetail, RunDirectory, Summary, tail
+from worker.inputs import ModelGone
+from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary, tail
 
 log = structlog.get_logger()
 
@@ -37,15 +40,45 @@ class Ending:
     def failed(cls, failure: FailureDetail) -> Self:
         return cls(EndingKind.FAILED, failure=failure)
 
+    @classmethod
+    def refused(cls, error: ServiceError) -> Self:
+        """It could not begin, or not be published: inputs, store or run directory said no."""
+        return cls.failed(
+            FailureDetail(
+                reason=_reason(error),
+                code=error.code,
+                message=error.message,
+                fix=error.fix,
+                retryable=error.retryable,
+            )
+        )
+
+    @classmethod
+    def unfit(cls, error: OSError) -> Self:
+        """This machine cannot run it; another one may."""
+        return cls.failed(
+            FailureDetail(
+                reason=StatusReason.WORKER_UNFIT,
+                code="worker_unfit",
+                message=f"The worker {socket.gethostname()} cannot run the job: {error}.",
+                fix="Look at the worker's disk (PODIUM_RUNS_DIR) and at PODIUM_TRAINER_PYTHON.",
+                retryable=True,
+            )
+        )
+
 
 def name_ending(run: RunDirectory, exit_code: int, *, preempted: bool, cancelled: bool) -> Ending:
-    """What happened, from what the trainer left. A wish to stop explains any exit that is not a finish or failure."""
+    """What happened, from what the trainer left. A wish to stop explains any exit but a finish.
+
+    A trainer that stopped without our wish was told by the machine: all its processes are, when it shuts down.
+    Raises `RunUnreadable`.
+    """
     outcome = run.read_outcome()
     if outcome is not None and outcome.kind == "finished":
         return Ending(EndingKind.FINISHED, summary=outcome.summary)
     if cancelled:
         return Ending(EndingKind.CANCELLED)
-    if preempted:
+    if preempted or (outcome is not None and outcome.kind == "stopped"):
         return Ending(EndingKind.PREEMPTED)
     if outcome is not None and outcome.failure is not None:
         return Ending.failed(outcome.failure)
@@ -55,7 +88,10 @@ def name_ending(run: RunDirectory, exit_code: int, *, preempted: bool, cancelled
 def record(
     ending: Ending, sessions: Sessions, store: ObjectStore, lease: Lease, run: RunDirectory, settings: Settings
 ) -> None:
-    """Write the ending into the ledger, under the lease."""
+    """Write the ending into the ledger, under the lease. May be repeated.
+
+    Raises `LeaseLost`, and for a finished run the errors of `publisher.publish`.
+    """
     log.info("attempt_ended", kind=ending.kind, reason=ending.failure.reason if ending.failure else None)
     match ending.kind:
         case EndingKind.FINISHED:
@@ -86,48 +122,57 @@ def _record_cancelled(sessions: Sessions, lease: Lease) -> None:
 def _record_preempted(sessions: Sessions, lease: Lease, settings: Settings) -> None:
     with sessions.begin() as session:
         leases.hold(session, lease)
-        durable, preemptions = session.execute(
-            select(Job.durable_step, Job.preemptions).where(Job.id == lease.job_id)
-        ).one()
-        if preemptions + 1 >= settings.max_preemptions:
-            error = {
-                "code": "preempted_too_often",
-                "message": f"The job was preempted {preemptions + 1} times; the limit is {settings.max_preemptions}.",
-                "param": None,
-                "fix": "Raise PODIUM_MAX_PREEMPTIONS, or run the job on machines that stay.",
-            }
-            leases.finish(
-                session,
-                lease,
-                JobStatus.FAILED,
-                message=error["message"] or "",
-                reason=StatusReason.PREEMPTED,
-                error=error,
-                preemptions=Job.preemptions + 1,
-            )
+        job = session.get_one(Job, lease.job_id)
+        preemptions = job.preemptions + 1
+        if preemptions < settings.max_preemptions:
+            safe = f"step {job.durable_step} is safe" if job.durable_step else "no step was safe yet"
+            message = f"Its worker is going away; {safe}, and the next worker goes on from there."
+            leases.release(session, lease, reason=StatusReason.PREEMPTED, message=message, preemptions=preemptions)
             return
-        message = f"Its worker is going away; step {durable or 0} is safe, and the next worker goes on from there."
-        leases.release(session, lease, reason=StatusReason.PREEMPTED, message=message, preemptions=Job.preemptions + 1)
+        message = f"The job was preempted {preemptions} times, which is the limit."
+        fix = "Raise PODIUM_MAX_PREEMPTIONS, or run the job on machines that stay."
+        leases.finish(
+            session,
+            lease,
+            JobStatus.FAILED,
+            message=message,
+            reason=StatusReason.PREEMPTED,
+            error={"code": "preempted_too_often", "message": message, "param": None, "fix": fix},
+            preemptions=preemptions,
+        )
 
 
 def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, settings: Settings) -> None:
     with sessions.begin() as session:
         leases.hold(session, lease)
-        failures = (session.scalar(select(Job.failures).where(Job.id == lease.job_id)) or 0) + 1
+        failures = session.get_one(Job, lease.job_id).failures + 1
         if failure.retryable and failures < settings.max_failures:
             message = f"Failure {failures} of {settings.max_failures}: {failure.message}"
-            leases.release(session, lease, reason=failure.reason, message=message, failures=Job.failures + 1)
+            leases.release(session, lease, reason=failure.reason, message=message, failures=failures)
             return
-        error = {"code": failure.code, "message": failure.message, "param": None, "fix": failure.fix}
         leases.finish(
             session,
             lease,
             JobStatus.FAILED,
             message=failure.message,
             reason=failure.reason,
-            error=error,
-            failures=Job.failures + 1,
+            error={"code": failure.code, "message": failure.message, "param": None, "fix": failure.fix},
+            failures=failures,
         )
+
+
+def _reason(error: ServiceError) -> StatusReason:
+    match error:
+        case StoreUnavailable() | StoreMisconfigured():
+            return StatusReason.STORE_FAILED
+        case ModelGone():
+            return StatusReason.MODEL_UNUSABLE
+        case InvalidReward():
+            return StatusReason.GRADER_FAILED
+        case RunUnreadable():
+            return StatusReason.WORKER_UNFIT
+        case _:
+            return StatusReason.DATA_UNUSABLE
 
 
 def _crash(run: RunDirectory, exit_code: int) -> FailureDetail:

@@ -5,6 +5,7 @@ at the clock. When the lease was not renewed until `margin_s` before its end, th
 the trainer: nobody computes under a lease that somebody else may already hold.
 """
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -23,10 +24,15 @@ log = structlog.get_logger()
 
 RETRY_S = 1.0
 """Pause before the next try when a renewal failed."""
+LAST_BEAT_S = 1.0
+"""How long the end waits for a renewal under way: one that hangs is left behind."""
 
 
 class Heartbeat:
-    """A context: beats inside the block. `on_lost` and `on_cancel` are called once each, from its threads."""
+    """A context: beats inside the block. `on_lost` and `on_cancel` are called once each, from its threads.
+
+    `claimed_at` is this process's monotonic clock just before the lease was asked for.
+    """
 
     def __init__(
         self,
@@ -34,6 +40,7 @@ class Heartbeat:
         lease: Lease,
         settings: Settings,
         *,
+        claimed_at: float,
         on_lost: Callable[[], None],
         on_cancel: Callable[[], None],
     ) -> None:
@@ -43,12 +50,13 @@ class Heartbeat:
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._ended = threading.Event()
+        self._losing = threading.Lock()
         self.lost = threading.Event()
         self.cancelled = threading.Event()
-        self._deadline = self._next_deadline(time.monotonic())
+        self._deadline = self._next_deadline(claimed_at)
         self._threads = [
-            threading.Thread(target=self._renew_until_ended, name="lease-renewer", daemon=True),
-            threading.Thread(target=self._guard_until_ended, name="lease-guard", daemon=True),
+            _thread("lease-renewer", self._renew_until_ended),
+            _thread("lease-guard", self._guard_until_ended),
         ]
 
     def __enter__(self) -> Self:
@@ -60,6 +68,8 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        for thread in self._threads:
+            thread.join(LAST_BEAT_S)
 
     def _next_deadline(self, asked_at: float) -> float:
         """Counted from before the question: the database may have started the lease's time that early."""
@@ -95,8 +105,14 @@ class Heartbeat:
                 return
 
     def _lose(self, event: str) -> None:
-        if self._ended.is_set() or self.lost.is_set():
-            return
-        self.lost.set()
+        with self._losing:
+            if self._ended.is_set() or self.lost.is_set():
+                return
+            self.lost.set()
         log.error(event)
         self._on_lost()
+
+
+def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
+    """A daemon whose log lines name the job, as those of the thread that makes it."""
+    return threading.Thread(target=contextvars.copy_context().run, args=(target,), name=name, daemon=True)

@@ -29,8 +29,11 @@ class ModelGone(NotFound):
 
 
 def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Settings, run: RunDirectory) -> None:
-    """Put everything that the trainer needs into `run`. What earlier attempts left here is removed."""
-    shutil.rmtree(run.path.parent, ignore_errors=True)
+    """Put everything that the trainer needs into `run`. May be repeated; removes what earlier attempts left here.
+
+    Raises errors of the store, `InvalidReward`, `ModelGone`, `NotFound`.
+    """
+    _remove_up_to(run.path)
     run.path.mkdir(parents=True)
     _fetch_data(store, lease.spec.training, run.training_file)
     if lease.spec.held_out is not None:
@@ -49,6 +52,13 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
             resume_step=step,
         )
     )
+
+
+def _remove_up_to(own: Path) -> None:
+    """This attempt's folder and its elders'. A supervisor that slept past its lease must spare a later attempt's."""
+    for folder in own.parent.glob("a*"):
+        if (len(folder.name), folder.name) <= (len(own.name), own.name):
+            shutil.rmtree(folder)
 
 
 def _fetch_data(store: ObjectStore, data: DataRef, path: Path) -> None:

@@ -4,6 +4,7 @@ Every setting that could make Celery repeat, delay or remember a job is off: the
 Evidence for each choice: docs/decisions/0001-the-row-is-the-truth.md.
 """
 
+import mmap
 from typing import Any
 
 import psutil
@@ -13,16 +14,18 @@ from celery.signals import setup_logging, worker_shutting_down
 
 from core.logging import configure_logging
 from core.queue import TRAIN_QUEUE, TRAIN_TASK
-from core.settings import get_settings
+from core.settings import Settings, get_settings
 
 log = structlog.get_logger()
 
 SUPERVISOR_MODULE = "worker.supervisor"
 SOCKET_TIMEOUT_S = 5
 
+_stopping = mmap.mmap(-1, 1)
+"""One byte that the main process shares with its pool children: not 0 once the worker is shutting down."""
 
-def make_celery() -> Celery:
-    settings = get_settings()
+
+def make_celery(settings: Settings) -> Celery:
     app = Celery("podium", broker=settings.broker_url.get_secret_value(), include=["worker.tasks"])
     app.conf.update(
         task_default_queue=TRAIN_QUEUE,
@@ -31,10 +34,11 @@ def make_celery() -> Celery:
         task_ignore_result=True,
         task_store_errors_even_if_ignored=False,
         worker_prefetch_multiplier=1,
+        # A hint that a busy worker held back would be deaf to idle ones, and would still run at a warm shutdown.
+        worker_disable_prefetch=True,
         worker_concurrency=1,
         worker_enable_remote_control=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
-        worker_soft_shutdown_timeout=settings.stop_grace_s + 10,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={
@@ -48,7 +52,12 @@ def make_celery() -> Celery:
     return app
 
 
-app = make_celery()
+app = make_celery(get_settings())
+
+
+def is_stopping() -> bool:
+    """Whether this worker is shutting down; its pool children may ask."""
+    return _stopping[0] != 0
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
@@ -59,7 +68,11 @@ def _log_like_the_rest(**_: Any) -> None:
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _stop_supervisors(**_: Any) -> None:
-    """Tell every supervisor below this worker at once: Celery itself would wait for the whole job."""
+    """Tell every supervisor below this worker at once: a warm shutdown would wait for the whole job.
+
+    A supervisor that starts at this very moment is stopped by its task (`worker.tasks`), which sees the flag.
+    """
+    _stopping[0] = 1
     for process in psutil.Process().children(recursive=True):
         try:
             if SUPERVISOR_MODULE in process.cmdline():

@@ -1,123 +1,159 @@
-"""Publishes a finished run: artifacts first, `results.json` last, then the row that says `succeeded`."""
+"""Publishes a finished run: artifacts into the store, `results.json` last, then one transaction that shows them all."""
 
 import mimetypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import structlog
 from sqlalchemy import select
 
 from core import keys
-from core.db import files, jobs, leases, progress
+from core.db import files, leases, progress
 from core.db.leases import Lease
-from core.db.models import File, now
+from core.db.models import File, Job, now
 from core.db.session import Sessions
-from core.ids import FileId, new_file_id
-from core.results import Evaluation
+from core.ids import new_file_id
+from core.results import ArtifactFacts, Evaluation
 from core.settings import Settings
 from core.status import JobStatus, Stage
-from core.storage.store import ObjectStore, digest_of
+from core.storage.store import OCTETS, ObjectStore, digest_of
 from worker import results
-from worker.run_directory import RunDirectory, Summary
+from worker.run_directory import RunDirectory, RunUnreadable, Summary
 
 log = structlog.get_logger()
 
 RESULTS = "results.json"
 JSON = "application/json"
+NEEDED_EVALUATIONS = {"baseline", "final"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArtifact:
+    name: str
+    key: str
+    size_bytes: int
+    sha256: str
+    content_type: str
 
 
 def publish(
     sessions: Sessions, store: ObjectStore, lease: Lease, run: RunDirectory, summary: Summary, settings: Settings
 ) -> None:
-    """End the job as succeeded. May be repeated after a failure; raises `LeaseLost` when fenced."""
-    _publish_folder(sessions, store, lease, run)
-    _publish_evaluations(sessions, store, lease)
-    facts = _ledger_facts(sessions, lease)
+    """End the job as succeeded. May be repeated after a failure.
+
+    Raises `LeaseLost` when fenced, errors of the store, and `RunUnreadable` for a run without the evaluations that
+    a verdict needs.
+    """
+    evaluations = _begin(sessions, lease)
+    artifacts = [*_put_adapter(store, lease, run.adapter), *_put_evaluations(store, lease, evaluations)]
+    facts = _gather(sessions, lease, evaluations, artifacts)
     document = results.build(lease.spec, summary, facts, usd_per_hour=settings.gpu_price_usd_per_hour)
-    data = document.model_dump_json(indent=1).encode()
-    key = keys.artifact(lease.job_id, lease.attempt, RESULTS)
-    digest = store.put_bytes(key, data, content_type=JSON)
-    with sessions.begin() as session:
-        leases.hold(session, lease)
-        progress.add_artifact(
-            session, lease, name=RESULTS, key=key, size_bytes=len(data), sha256=digest, content_type=JSON
-        )
-        file = _results_file(lease, key, size_bytes=len(data), sha256=digest)
-        files.add(session, file)
-        leases.finish(
-            session,
-            lease,
-            JobStatus.SUCCEEDED,
-            message=document.verdict.sentence,
-            results_file=file.id,
-            trained_tokens=summary.trained_tokens,
-        )
+    results_file = _put_json(store, lease, RESULTS, document.model_dump_json(indent=1))
+    _show(
+        sessions,
+        lease,
+        [*artifacts, results_file],
+        sentence=document.verdict.sentence,
+        trained_tokens=summary.trained_tokens,
+    )
     log.info("published", outcome=document.verdict.outcome, p_value=document.verdict.p_value)
 
 
-def _publish_folder(sessions: Sessions, store: ObjectStore, lease: Lease, run: RunDirectory) -> None:
-    for path in sorted(path for path in run.adapter.rglob("*") if path.is_file()):
-        name = f"adapter/{path.relative_to(run.adapter).as_posix()}"
-        key, digest = keys.artifact(lease.job_id, lease.attempt, name), digest_of(path)
-        content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        store.put_file(key, path, sha256=digest, content_type=content_type)
-        _record(sessions, lease, name, key, path.stat().st_size, digest, content_type)
-
-
-def _publish_evaluations(sessions: Sessions, store: ObjectStore, lease: Lease) -> None:
-    """Every task's answers, of every attempt: the evidence behind the verdict."""
-    for name, evaluation in _evaluations(sessions, lease).items():
-        data = evaluation.model_dump_json().encode()
-        artifact = f"evaluations/{name}.json"
-        key = keys.artifact(lease.job_id, lease.attempt, artifact)
-        digest = store.put_bytes(key, data, content_type=JSON)
-        _record(sessions, lease, artifact, key, len(data), digest, JSON)
-
-
-def _record(
-    sessions: Sessions, lease: Lease, name: str, key: str, size_bytes: int, digest: str, content_type: str
-) -> None:
-    with sessions.begin() as session:
-        leases.hold(session, lease)
-        progress.add_artifact(
-            session, lease, name=name, key=key, size_bytes=size_bytes, sha256=digest, content_type=content_type
-        )
-
-
-def _evaluations(sessions: Sessions, lease: Lease) -> dict[str, Evaluation]:
-    with sessions.begin() as session:
-        records = progress.evaluations(session, lease.job_id)
-    return {record.name: Evaluation.model_validate(record.evaluation) for record in records}
-
-
-def _ledger_facts(sessions: Sessions, lease: Lease) -> results.LedgerFacts:
-    evaluations = _evaluations(sessions, lease)
+def _begin(sessions: Sessions, lease: Lease) -> dict[str, Evaluation]:
+    """Every evaluation of every attempt, by name: the evidence behind the verdict."""
     with sessions.begin() as session:
         leases.hold(session, lease)
         progress.set_stage(session, lease, Stage.EXPORTING)
-        job = jobs.get(session, lease.job_id)
+        records = progress.evaluations(session, lease.job_id)
+    if missing := NEEDED_EVALUATIONS - {record.name for record in records}:
+        raise RunUnreadable(f"The trainer finished without the evaluations {', '.join(sorted(missing))}.")
+    return {record.name: Evaluation.model_validate(record.evaluation) for record in records}
+
+
+def _put_adapter(store: ObjectStore, lease: Lease, folder: Path) -> list[StoredArtifact]:
+    stored = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = f"adapter/{path.relative_to(folder).as_posix()}"
+        key, digest = keys.artifact(lease.job_id, lease.attempt, name), digest_of(path)
+        content_type = mimetypes.guess_type(name)[0] or OCTETS
+        store.put_file(key, path, sha256=digest, content_type=content_type)
+        stored.append(StoredArtifact(name, key, path.stat().st_size, digest, content_type))
+    return stored
+
+
+def _put_evaluations(store: ObjectStore, lease: Lease, evaluations: Mapping[str, Evaluation]) -> list[StoredArtifact]:
+    return [
+        _put_json(store, lease, f"evaluations/{name}.json", evaluation.model_dump_json())
+        for name, evaluation in evaluations.items()
+    ]
+
+
+def _put_json(store: ObjectStore, lease: Lease, name: str, text: str) -> StoredArtifact:
+    key, data = keys.artifact(lease.job_id, lease.attempt, name), text.encode()
+    digest = store.put_bytes(key, data, content_type=JSON)
+    return StoredArtifact(name, key, len(data), digest, JSON)
+
+
+def _gather(
+    sessions: Sessions, lease: Lease, evaluations: Mapping[str, Evaluation], artifacts: Sequence[StoredArtifact]
+) -> results.LedgerFacts:
+    with sessions.begin() as session:
+        leases.hold(session, lease)
         clock = session.scalar(select(now()))
-        assert job is not None
         assert isinstance(clock, datetime)
         return results.LedgerFacts(
-            job=job,
+            job=session.get_one(Job, lease.job_id),
             attempts=progress.attempts(session, lease.job_id),
             evaluations=evaluations,
-            artifacts=[found for found in progress.artifacts(session, lease.job_id) if found.name != RESULTS],
+            artifacts=[
+                ArtifactFacts(name=stored.name, size_bytes=stored.size_bytes, sha256=stored.sha256)
+                for stored in artifacts
+            ],
             now=clock,
             held_seconds=progress.held_seconds(session, lease.job_id),
             redone_steps=progress.redone_steps(session, lease.job_id),
         )
 
 
-def _results_file(lease: Lease, key: str, *, size_bytes: int, sha256: str) -> File:
-    file_id: FileId = new_file_id()
+def _show(
+    sessions: Sessions, lease: Lease, artifacts: Sequence[StoredArtifact], *, sentence: str, trained_tokens: int
+) -> None:
+    """The commit point: the job has succeeded, and everything that `results.json` names can be downloaded."""
+    *_, results_file = artifacts
+    with sessions.begin() as session:
+        leases.hold(session, lease)
+        for stored in artifacts:
+            progress.add_artifact(
+                session,
+                lease,
+                name=stored.name,
+                key=stored.key,
+                size_bytes=stored.size_bytes,
+                sha256=stored.sha256,
+                content_type=stored.content_type,
+            )
+        file = files.add(session, _as_file(lease, results_file))
+        leases.finish(
+            session,
+            lease,
+            JobStatus.SUCCEEDED,
+            message=sentence,
+            results_file=file.id,
+            trained_tokens=trained_tokens,
+        )
+
+
+def _as_file(lease: Lease, stored: StoredArtifact) -> File:
+    """OpenAI's clients find a job's results as a file."""
     return File(
-        id=file_id,
+        id=new_file_id(),
         tenant_id=lease.tenant_id,
-        filename=RESULTS,
+        filename=stored.name,
         purpose="fine-tune-results",
-        size_bytes=size_bytes,
-        sha256=sha256,
-        key=key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256,
+        key=stored.key,
         job_id=lease.job_id,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from core.db.models import Artifact, Job, JobAttempt
+from core.db.models import Job, JobAttempt
 from core.results import (
     ArtifactFacts,
     AttemptFacts,
@@ -29,12 +29,12 @@ from worker.run_directory import Summary
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """What the ledger knows of a run that has just ended, read in one transaction."""
+    """What the ledger and the store know of a run that has just ended."""
 
     job: Job
     attempts: Sequence[JobAttempt]
     evaluations: Mapping[str, Evaluation]
-    artifacts: Sequence[Artifact]
+    artifacts: Sequence[ArtifactFacts]
     now: datetime
     held_seconds: float
     redone_steps: int
@@ -82,10 +82,7 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
         attempts=_attempts(facts),
         preemptions=facts.job.preemptions,
         environment=summary.environment,
-        artifacts=tuple(
-            ArtifactFacts(name=artifact.name, size_bytes=artifact.size_bytes, sha256=artifact.sha256)
-            for artifact in facts.artifacts
-        ),
+        artifacts=tuple(facts.artifacts),
     )
 
 
@@ -161,7 +158,7 @@ def _best(
     return scores[max(evaluations, key=rank)]
 
 
-def _weights_digest(artifacts: Sequence[Artifact]) -> str:
+def _weights_digest(artifacts: Sequence[ArtifactFacts]) -> str:
     """The digest of the weights file, or of the shards' digests in order of their names."""
     weights = [artifact for artifact in artifacts if artifact.name.endswith(".safetensors")]
     if len(weights) == 1:

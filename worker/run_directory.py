@@ -1,28 +1,30 @@
 """The folder through which a supervisor and its trainer speak: the file names and line formats both agree on.
 
-    spec.json              in   what to run (`RunPlan`)
-    data/ rewards/         in   the data sets and the reward sources
-    resume/                in   the checkpoint to go on from, if any
-    baseline.json          in   the baseline of an earlier attempt, if any: it is reused, never graded again
-    journal.jsonl          out  what happened, one entry a line, in order (`JournalEntry`)
-    checkpoints/step-N/    out  appear whole, by rename
-    evaluations/NAME.json  out  every task's answers and rewards (`Evaluation`)
-    adapter/               out  the PEFT adapter (or the whole model)
-    outcome.json           out  written last: how the run ended (`Outcome`)
-    trainer.log            out  standard output and error of the trainer
+    spec.json                  in   what to run (`RunPlan`)
+    data/ rewards/             in   the data sets and the reward sources
+    resume/                    in   the checkpoint to go on from, if any
+    evaluations/baseline.json  in   the baseline of an earlier attempt, if any: reused, never graded again
+    journal.jsonl              out  what happened, one entry a line, in order (`JournalEntry`)
+    checkpoints/step-N/        out  appear whole, by rename
+    evaluations/NAME.json      out  every task's answers and rewards (`Evaluation`)
+    adapter/                   out  the PEFT adapter (or the whole model)
+    outcome.json               out  written last: how the run ended (`Outcome`)
+    trainer.log                out  standard output and error of the trainer
 
 The trainer knows nothing else of the world: no database, queue or bucket.
 """
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from core.errors import ServiceError
 from core.results import Environment, Evaluation, PhaseSeconds
 from core.spec import JobSpec
 from core.status import Stage, StatusReason
@@ -176,6 +178,15 @@ class Outcome(BaseModel):
     summary: Summary | None = None
 
 
+class RunUnreadable(ServiceError):
+    """A file of the run does not say what this version of the code expects."""
+
+    code = "run_unreadable"
+    type = "server_error"
+    retryable = True
+    default_fix = "Install the worker's version of Podium in the trainer's environment (PODIUM_TRAINER_PYTHON)."
+
+
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     path: Path
@@ -218,20 +229,20 @@ class RunDirectory:
         return self.path / "evaluations" / f"{name}.json"
 
     def create(self, plan: RunPlan) -> None:
-        """Lay out the folders and write the plan; inputs are put in place by the shipper before this."""
+        """Lay out the folders and write the plan; the other inputs are put in place before this."""
         for name in ("data", "rewards", "checkpoints", "evaluations"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / "spec.json", plan.model_dump_json(indent=1))
 
     def read_plan(self) -> RunPlan:
-        return RunPlan.model_validate_json((self.path / "spec.json").read_bytes())
+        return _read(self.path / "spec.json", _PLAN)
 
     def write_evaluation(self, name: str, evaluation: Evaluation) -> None:
         write_atomically(self.evaluation(name), evaluation.model_dump_json())
 
     def read_evaluation(self, name: str) -> Evaluation | None:
         path = self.evaluation(name)
-        return Evaluation.model_validate_json(path.read_bytes()) if path.exists() else None
+        return _read(path, _EVALUATION) if path.exists() else None
 
     def append(self, entry: JournalEntry) -> None:
         """Add one line; a reader sees all of it or waits for the rest."""
@@ -240,7 +251,7 @@ class RunDirectory:
             file.write(line)
 
     def read_journal(self, offset: int = 0) -> Iterator[tuple[JournalEntry, int]]:
-        """The whole lines from byte `offset` on, each with the offset behind it."""
+        """The whole lines from byte `offset` on, each with the offset behind it. Raises `RunUnreadable`."""
         if not self.journal.exists():
             return
         with self.journal.open("rb") as file:
@@ -249,14 +260,25 @@ class RunDirectory:
                 if not line.endswith(b"\n"):
                     return
                 offset += len(line)
-                yield _ENTRY.validate_json(line), offset
+                yield _parse(_ENTRY, line, self.journal), offset
 
     def write_outcome(self, outcome: Outcome) -> None:
         write_atomically(self.path / "outcome.json", outcome.model_dump_json(indent=1))
 
     def read_outcome(self) -> Outcome | None:
         path = self.path / "outcome.json"
-        return Outcome.model_validate_json(path.read_bytes()) if path.exists() else None
+        return _read(path, _OUTCOME) if path.exists() else None
+
+    def clear(self) -> None:
+        """Remove what is heavy once the run is over; log, journal and outcome stay for whoever asks why."""
+        for folder in (path for path in self.path.iterdir() if path.is_dir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+_T = TypeVar("_T")
+_PLAN = TypeAdapter(RunPlan)
+_OUTCOME = TypeAdapter(Outcome)
+_EVALUATION = TypeAdapter(Evaluation)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -283,3 +305,16 @@ def tail(path: Path, *, lines: int = 20, max_bytes: int = 16_384) -> str:
 def json_number(value: float) -> float | None:
     """A number as JSON can hold it: null for NaN and the infinities."""
     return value if json.dumps(value) not in {"NaN", "Infinity", "-Infinity"} else None
+
+
+def _read(path: Path, adapter: TypeAdapter[_T]) -> _T:
+    return _parse(adapter, path.read_bytes(), path)
+
+
+def _parse(adapter: TypeAdapter[_T], data: bytes, path: Path) -> _T:
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise RunUnreadable(f"{path.name} of the run cannot be read: {field}: {first['msg']}") from error

@@ -4,17 +4,18 @@ Metrics, events and evaluations go row by row from the journal. Checkpoints go i
 the row last, so that a slow store delays neither the numbers nor the training.
 """
 
+import contextvars
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 
 import structlog
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from core.db import events, leases, progress
 from core.db.leases import Lease
-from core.db.session import Sessions
+from core.db.session import LEDGER_AWAY, Sessions
 from core.storage.store import ObjectStore
 from worker import checkpoints
 from worker.run_directory import (
@@ -47,11 +48,14 @@ class Shipper:
         self._upload: Future[None] | None = None
 
     def ship(self) -> None:
-        """Write what is new. Raises `LeaseLost`; a ledger or store that is away is noted, and tried again later."""
+        """Write what is new. A ledger or store that is away is noted, and tried again by the next call.
+
+        Raises `LeaseLost`, `RunUnreadable`, and what else an upload failed of for good.
+        """
         try:
             while self._ship_batch():
                 pass
-        except OperationalError as error:
+        except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
         self._start_upload()
 
@@ -71,8 +75,11 @@ class Shipper:
             return False
         with self._sessions.begin() as session:
             leases.hold(session, self._lease)
-            for entry, _ in batch:
-                self._write(session, entry)
+            shipped = progress.journal_offset(session, self._lease)
+            for entry, end in batch:
+                if end > shipped:
+                    self._write(session, entry)
+            progress.set_journal_offset(session, self._lease, batch[-1][1])
         self._offset = batch[-1][1]
         self._waiting += [entry for entry, _ in batch if isinstance(entry, CheckpointSaved)]
         return True
@@ -122,9 +129,9 @@ class Shipper:
             shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
         if self._waiting:
             entry = self._waiting[0]
-            self._upload = self._uploads.submit(
-                checkpoints.commit, self._sessions, self._store, self._lease, self._run.checkpoint(entry.step), entry
-            )
+            folder = self._run.checkpoint(entry.step)
+            commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry)
+            self._upload = self._uploads.submit(contextvars.copy_context().run, commit)
 
     def _finish_upload(self, upload: Future[None]) -> None:
         self._upload = None

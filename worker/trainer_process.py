@@ -22,7 +22,10 @@ PASSED_ON_PREFIXES = (
     *("CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_"),
 )
 """Variables that a trainer may see. Everything else stays behind: it needs no key to anything of ours."""
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "HTTPS_PROXY", "NO_PROXY")
+PASSED_ON = (
+    *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -38,7 +41,7 @@ class TrainerProcess:
         self._kill_timer: threading.Timer | None = None
 
     def start(self) -> None:
-        """Start it, unless it was stopped or killed before it could start."""
+        """Start it, unless it was stopped or killed before it could start. Raises `OSError` for a bad interpreter."""
         python = self._settings.trainer_python or Path(sys.executable)
         with self._lock, self._run.log.open("ab") as output:
             if self._forbidden:
@@ -54,12 +57,11 @@ class TrainerProcess:
             )
         log.info("trainer_started", pid=self._process.pid)
 
-    def exit_code(self) -> int | None:
-        """None while it runs; negative for the signal that ended it. A trainer never started has stopped at once."""
-        return self._process.poll() if self._process else 0
-
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code, or None after `timeout_s`."""
+        """The exit code, or None after `timeout_s`; negative for the signal that ended it.
+
+        A trainer that was stopped before it started has ended at once, with 0.
+        """
         if self._process is None:
             return 0
         try:

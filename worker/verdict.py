@@ -2,18 +2,21 @@
 
 Pass or fail: the exact two-sided McNemar test (McNemar 1947), which is a binomial test on the tasks that changed.
 Mean reward: a paired bootstrap over tasks (Efron 1979). Rates: Wilson intervals (Wilson 1927).
+
+Standard library only: every supervisor loads this, and scipy alone would double the time to its first line.
 """
 
+import math
+import random
 from collections.abc import Sequence
+from statistics import NormalDist, fmean, quantiles
 from typing import Literal
-
-import numpy as np
-from scipy import stats
 
 from core.results import Answer, Evaluation, EvaluationScore, Score, TaskResult, Verdict
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
+Z_95 = NormalDist().inv_cdf(0.975)
 FEW_GRADED_SHARE = 0.8
 """Below this share of tasks graded on both sides, the rest says too little about the whole."""
 
@@ -47,7 +50,7 @@ def judge(
         same=len(pairs) - fixed - broken,
         p_value=p_value if pairs else None,
         change_points=100 * (fixed - broken) / len(pairs) if pairs else None,
-        mean_reward_change=float(np.mean(change)) if change else None,
+        mean_reward_change=fmean(change) if change else None,
         mean_reward_change_ci95=paired_bootstrap(change, seed=seed) if change else None,
         smallest_significant_fixed=smallest_significant_fixed(len(pairs)),
     )
@@ -55,26 +58,31 @@ def judge(
 
 
 def mcnemar_p_value(fixed: int, broken: int) -> float:
-    """Exact and two-sided; 1.0 when nothing changed."""
-    if fixed + broken == 0:
-        return 1.0
-    return float(stats.binomtest(fixed, fixed + broken, 0.5).pvalue)
+    """Exact and two-sided: twice the smaller tail of a fair coin's n tosses; 1.0 when nothing changed."""
+    changed = fixed + broken
+    ways = tail = 1  # of 0 heads; whole numbers, so that nothing is lost to rounding
+    for heads in range(1, min(fixed, broken) + 1):
+        ways = ways * (changed - heads + 1) // heads
+        tail += ways
+    return min(1.0, 2 * tail / (1 << changed))
 
 
 def wilson(passed: int, n: int) -> tuple[float, float] | None:
     """95 % interval of a rate; None when there is nothing to rate."""
     if n == 0:
         return None
-    interval = stats.binomtest(passed, n).proportion_ci(0.95, method="wilson")
-    return float(interval.low), float(interval.high)
+    rate, z = passed / n, Z_95
+    middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z / (1 + z**2 / n) * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def paired_bootstrap(changes: Sequence[float], *, seed: int) -> tuple[float, float]:
     """95 % percentile interval of the mean of `changes`, one per task."""
-    values = np.asarray(changes, dtype=np.float64)
-    picks = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[picks].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
+    generator = random.Random(seed)
+    means = [fmean(generator.choices(changes, k=len(changes))) for _ in range(RESAMPLES)]
+    fortieths = quantiles(means, n=40, method="inclusive")
+    return fortieths[0], fortieths[-1]
 
 
 def smallest_significant_fixed(tasks: int) -> int | None:
@@ -84,7 +92,7 @@ def smallest_significant_fixed(tasks: int) -> int | None:
 
 def mean_reward(evaluation: Evaluation, decoding: Decoding) -> float | None:
     rewards = [reward for task in evaluation.tasks if (reward := _task_reward(task, decoding)) is not None]
-    return float(np.mean(rewards)) if rewards else None
+    return fmean(rewards) if rewards else None
 
 
 def _score(tasks: Sequence[Sequence[Answer]]) -> Score:
@@ -100,7 +108,7 @@ def _score(tasks: Sequence[Sequence[Answer]]) -> Score:
         errors=len(answers) - len(graded),
         pass_rate=passed / len(graded) if graded else None,
         pass_rate_ci95=wilson(sum(answer.passed is True for answer in firsts), len(firsts)),
-        mean_reward=float(np.mean(rewards)) if rewards else None,
+        mean_reward=fmean(rewards) if rewards else None,
         truncated=sum(answer.finish_reason == "length" for answer in answers),
     )
 
@@ -125,7 +133,7 @@ def _mean_rewards(baseline: Evaluation, final: Evaluation, decoding: Decoding) -
 def _task_reward(task: TaskResult, decoding: Decoding) -> float | None:
     answers = [task.greedy] if decoding == "greedy" else list(task.sampled)
     rewards = [answer.reward for answer in answers if answer.reward is not None]
-    return float(np.mean(rewards)) if rewards else None
+    return fmean(rewards) if rewards else None
 
 
 def _not_comparable(baseline: Evaluation, final: Evaluation, pairs: Sequence[object]) -> str | None:

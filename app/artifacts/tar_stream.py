@@ -8,11 +8,10 @@ writes in PAX format (POSIX.1-2001) for the same members.
 import hashlib
 import tarfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-OpenRange = Callable[[int, int], Iterator[bytes]]
-"""Bytes `start` to before `end` of a member, in pieces."""
+from app.downloads import OpenRange
 
 MODIFIED_AT = 315_532_800
 """1980-01-01 UTC for every member: the same files always make the same archive."""

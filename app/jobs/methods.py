@@ -1,8 +1,8 @@
 """How a job is to be trained, as clients write it: our `grpo` method, and OpenAI's `reinforcement`."""
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from core.ids import RewardId
@@ -17,20 +17,26 @@ from core.spec import (
 
 MAX_INLINE_SOURCE_CHARS = 256 * 1024
 
-Number = TypeVar("Number", int, float)
-
 
 class RewardTerm(Frozen):
     """One uploaded reward function and its share of the sum."""
 
     reward: RewardId = Field(description="Id of an uploaded reward.")
-    version: int | None = Field(None, ge=1, description="Unset: the newest one, which the job then keeps.")
+    version: int | None = Field(None, ge=1, lt=2**31, description="Unset: the newest one, which the job then keeps.")
     name: RewardName | None = Field(None, description="Under which metrics report it; unset: the name of the reward.")
     weight: float = Field(1.0, ge=-1000, le=1000)
 
 
+def _at_least_one(terms: tuple[RewardTerm, ...]) -> tuple[RewardTerm, ...]:
+    """Asked after each term was good by itself: `min_length` would blame an empty list for a bad term."""
+    if not terms:
+        fix = 'Name an uploaded reward: [{"reward": "rew-..."}].'
+        raise PydanticCustomError("no_rewards", "there is no reward to train on", {"fix": fix})
+    return terms
+
+
 class GrpoMethod(Frozen):
-    rewards: tuple[RewardTerm, ...] = Field(min_length=1, max_length=16)
+    rewards: Annotated[tuple[RewardTerm, ...], AfterValidator(_at_least_one)] = Field(max_length=16)
     hyperparameters: Hyperparameters = Hyperparameters()
     adapter: AdapterSpec = AdapterSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
@@ -60,33 +66,33 @@ class PythonGrader(Frozen):
         return value
 
 
-def _auto_or(number: type[Number], **limits: Any) -> WrapValidator:
-    """`"auto"` and null pass; anything else is checked as a number, so that a mistake is reported once."""
-    checked = TypeAdapter(Annotated[number, Field(allow_inf_nan=False, **limits)])
+def _auto_or(number: TypeAdapter[int] | TypeAdapter[float]) -> WrapValidator:
+    """`"auto"` and null pass; anything else is checked as `number`, so that a mistake is reported once."""
 
     def check(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
-        return value if value is None or value == "auto" else checked.validate_python(value)
+        return value if value is None or value == "auto" else number.validate_python(value)
 
     return WrapValidator(check)
 
 
-AutoInt = Literal["auto"] | int | None
-AutoFloat = Literal["auto"] | float | None
+_Int = Literal["auto"] | int | None
+_Float = Literal["auto"] | float | None
+AutoCount = Annotated[_Int, _auto_or(TypeAdapter(Annotated[int, Field(ge=1, le=4096)]))]
+AutoEpochs = Annotated[_Int, _auto_or(TypeAdapter(Annotated[int, Field(ge=1, le=1000)]))]
+AutoSamples = Annotated[_Int, _auto_or(TypeAdapter(Annotated[int, Field(ge=1, le=64)]))]
+AutoInterval = Annotated[_Int, _auto_or(TypeAdapter(Annotated[int, Field(ge=1)]))]
+AutoMultiplier = Annotated[_Float, _auto_or(TypeAdapter(Annotated[float, Field(gt=0, le=10_000)]))]
 
 
 class ReinforcementHyperparameters(Frozen):
     """OpenAI's names. `"auto"` is our default."""
 
-    batch_size: Annotated[AutoInt, _auto_or(int, ge=1, le=4096)] = Field(None, description="Prompts per step.")
-    n_epochs: Annotated[AutoInt, _auto_or(int, ge=1, le=1000)] = None
-    learning_rate_multiplier: Annotated[AutoFloat, _auto_or(float, gt=0, le=10_000)] = None
-    compute_multiplier: Annotated[AutoFloat, _auto_or(float, gt=0, le=1000)] = Field(
-        None, description="Rollouts per prompt: 8 times this, between 2 and 64."
-    )
-    eval_interval: Annotated[AutoInt, _auto_or(int, ge=1)] = Field(
-        None, description="Steps between evaluations; `auto`: only before and after."
-    )
-    eval_samples: Annotated[AutoInt, _auto_or(int, ge=1, le=64)] = None
+    batch_size: AutoCount = Field(None, description="Prompts per step.")
+    n_epochs: AutoEpochs = None
+    learning_rate_multiplier: AutoMultiplier = None
+    compute_multiplier: AutoMultiplier = Field(None, description="Rollouts per prompt: 8 times this, between 2 and 64.")
+    eval_interval: AutoInterval = Field(None, description="Steps between evaluations; `auto`: only before and after.")
+    eval_samples: AutoSamples = None
     reasoning_effort: Literal["default"] | None = None
 
 
@@ -113,7 +119,7 @@ class Method(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _is_supported(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("type") in {"supervised", "dpo"}:
+        if isinstance(value, dict) and value.get("type") in ("supervised", "dpo"):
             raise PydanticCustomError(
                 "method_not_supported",
                 "this server trains with reinforcement only",

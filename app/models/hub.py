@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import structlog
-from huggingface_hub import HfApi, ModelInfo, hf_hub_url
+from huggingface_hub import HfApi, ModelInfo, get_session, get_token, hf_hub_url, hf_raise_for_status
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -19,7 +19,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from app.models.local import (
     CONFIGS,
@@ -74,7 +73,9 @@ def _check_files(name: str, files: set[str]) -> None:
 
 def _read_json(info: ModelInfo, file: str) -> Any:
     url = hf_hub_url(info.id, file, revision=info.sha, endpoint=_endpoint())
-    response = get_session().get(url, headers=build_hf_headers(), follow_redirects=True, timeout=TIMEOUT_S)
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    response = get_session().get(url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S)
     hf_raise_for_status(response)
     if len(response.content) > MAX_CONFIG_BYTES:
         raise ModelNotAllowed(f"The {file} of {info.id!r} is larger than 16 MiB.", param="model")

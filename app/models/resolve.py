@@ -26,11 +26,12 @@ def resolve_model(settings: Settings, reference: str) -> ModelRef:
     if name.startswith(FINE_TUNED_PREFIX):
         fix = "Name the base model; a job always starts from one."
         raise ModelNotAllowed("A fine-tuned model cannot be trained further.", param="model", fix=fix)
-    if not settings.allow_hub_models:
-        raise _unknown(settings, name)
     if not _HUB_ID.fullmatch(name) or (revision and not _REVISION.fullmatch(revision)):
         message = f"{reference[:120]!r} is not a model: write `name`, `organisation/name` or `name@revision`."
         raise ModelNotFound(message, param="model", fix=_nearest(settings, name))
+    if not settings.allow_hub_models:
+        message = f"There is no model {name!r} on this server, and its operator does not allow models of the Hub."
+        raise ModelNotAllowed(message, param="model", fix=_nearest(settings, name) or ModelNotFound.default_fix)
     try:
         return hub.pin(name, revision)
     except ModelNotFound as error:
@@ -42,11 +43,6 @@ def _pin_local(model: LocalModel, revision: str | None) -> ModelRef:
         message = f"The model {model.name!r} of this server is at revision {model.revision}, not {revision!r}."
         raise ModelNotFound(message, param="model", fix=f"Write `{model.name}` or `{model.name}@{model.revision}`.")
     return ModelRef(name=model.name, source=ModelSource.LOCAL, revision=model.revision)
-
-
-def _unknown(settings: Settings, name: str) -> ModelNotFound:
-    message = f"There is no model {name[:120]!r} on this server, and its operator does not allow models of the Hub."
-    return ModelNotFound(message, param="model", fix=_nearest(settings, name))
 
 
 def _nearest(settings: Settings, name: str) -> str | None:

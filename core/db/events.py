@@ -7,6 +7,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from core.db.models import Job, JobEvent
+from core.db.storable import storable_text
 from core.ids import EventId, JobId, new_event_id
 
 
@@ -36,7 +37,7 @@ def add(
             level=level,
             type=type,
             code=code,
-            message=message,
+            message=storable_text(message),
             data=data or {},
         )
     )

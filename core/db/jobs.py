@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.db import events
@@ -76,7 +76,7 @@ def page(
     metadata: Mapping[str, str] | None = None,
 ) -> Sequence[Job]:
     """Newest first, by keyset on the time-ordered id."""
-    query: Select[tuple[Job]] = select(Job).where(Job.tenant_id == tenant_id).order_by(Job.id.desc()).limit(limit)
+    query = select(Job).where(Job.tenant_id == tenant_id).order_by(Job.id.desc()).limit(limit)
     if after is not None:
         query = query.where(Job.id < after)
     if status is not None:
@@ -115,8 +115,10 @@ def transition(
     """
     if target not in TRANSITIONS[source]:
         raise IllegalTransition(source, target)
+    if target is not JobStatus.RUNNING:
+        values |= {"stage": None, "lease_owner": None, "lease_expires_at": None}
     if target.is_terminal:
-        values |= {"finished_at": now(), "stage": None}
+        values["finished_at"] = now()
     attempt = session.scalar(
         update(Job)
         .where(Job.id == job_id, Job.status == source, *guards)
@@ -124,35 +126,41 @@ def transition(
         .returning(Job.attempt)
     )
     if attempt is not None:
-        events.add(
-            session,
-            job_id,
-            code=code,
-            message=message,
-            level=level,
-            data={"from": source, "to": target, **(data or {})},
-        )
+        data = {"from": source, "to": target, **(data or {})}
+        events.add(session, job_id, code=code, message=message, level=level, data=data)
     return attempt
 
 
-def request_cancel(session: Session, job: Job) -> None:
-    """Record the wish. A job that nobody holds is cancelled at once; a running one by its supervisor."""
-    session.execute(
-        update(Job).where(Job.id == job.id, Job.cancel_requested_at.is_(None)).values(cancel_requested_at=now())
+def request_cancel(session: Session, job: Job) -> bool:
+    """Record the wish, once. A job that nobody holds is cancelled at once; a running one by its supervisor.
+
+    False when the job is over already: it may have ended since `job` was read.
+    """
+    session.refresh(job, with_for_update=True)
+    if job.status.is_terminal:
+        return False
+    if job.cancel_requested_at is None:
+        session.execute(update(Job).where(Job.id == job.id).values(cancel_requested_at=now()))
+        if job.status is JobStatus.RUNNING:
+            events.add(session, job.id, code="cancel_requested", message="Cancelling: the trainer is told to stop.")
+    if job.status is not JobStatus.RUNNING:
+        cancel_unheld(session, job.id, job.status)
+    return True
+
+
+def cancel_unheld(session: Session, job_id: JobId, source: JobStatus) -> bool:
+    """Cancel a job that no worker holds, if that is wished; whether it was."""
+    cancelled = transition(
+        session,
+        job_id,
+        source,
+        JobStatus.CANCELLED,
+        Job.cancel_requested_at.is_not(None),
+        code="cancelled",
+        message="The job was cancelled while no worker held it.",
+        reason=StatusReason.USER_CANCELLED,
     )
-    for source in (JobStatus.QUEUED, JobStatus.PAUSED, JobStatus.VALIDATING_FILES):
-        done = transition(
-            session,
-            job.id,
-            source,
-            JobStatus.CANCELLED,
-            code="cancelled",
-            message="The job was cancelled before it ran.",
-            reason=StatusReason.USER_CANCELLED,
-        )
-        if done is not None:
-            return
-    events.add(session, job.id, code="cancel_requested", message="Cancelling: the trainer is told to stop.")
+    return cancelled is not None
 
 
 def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:

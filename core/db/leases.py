@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from core.db import events, jobs
+from core.db import jobs
 from core.db.models import Job, JobAttempt, now
 from core.ids import JobId, TenantId
 from core.spec import JobSpec
-from core.status import JobStatus, StatusReason
+from core.status import JobStatus, Stage, StatusReason
 
 
 class LeaseLost(Exception):
@@ -42,7 +42,7 @@ def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_fail
 
     A job whose lease expired counts one failure against its crash budget; over budget it fails here, for good.
     """
-    job = session.scalar(select(Job).where(Job.id == job_id).with_for_update(skip_locked=True))
+    job = session.get(Job, job_id, with_for_update=True, populate_existing=True)
     if job is None or job.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
         return None
     if job.status is JobStatus.RUNNING and not _requeue_if_expired(session, job, max_failures=max_failures):
@@ -52,17 +52,16 @@ def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_fail
         job_id,
         JobStatus.QUEUED,
         JobStatus.RUNNING,
-        Job.cancel_requested_at.is_(None),
         code="claimed",
         message="A worker took the job.",
         data={"owner": owner},
         attempt=Job.attempt + 1,
+        stage=Stage.PREPARING,
         lease_owner=owner,
         lease_expires_at=now() + timedelta(seconds=ttl_s),
-        started_at=job.started_at or now(),
+        started_at=func.coalesce(Job.started_at, now()),
     )
-    if attempt is None:
-        return None
+    assert attempt is not None, "the row is locked, and it was queued"
     session.add(JobAttempt(job_id=job_id, attempt=attempt, owner=owner))
     session.flush()
     return Lease(job_id, attempt, job.tenant_id, JobSpec.model_validate(job.spec))
@@ -92,7 +91,10 @@ def hold(session: Session, lease: Lease) -> None:
 
 
 def release(session: Session, lease: Lease, *, reason: StatusReason, message: str, **values: Any) -> None:
-    """Give the job back to the queue at once; the next worker need not wait for the lease to end."""
+    """Give the job back to the queue at once; the next worker need not wait for the lease to end.
+
+    A cancel that this worker has not heard of takes effect here. Raises `LeaseLost`.
+    """
     _leave(
         session,
         lease,
@@ -102,11 +104,10 @@ def release(session: Session, lease: Lease, *, reason: StatusReason, message: st
         message=message,
         reason=reason,
         level="warn",
-        lease_expires_at=None,
-        lease_owner=None,
         hinted_at=None,
         **values,
     )
+    jobs.cancel_unheld(session, lease.job_id, JobStatus.QUEUED)
 
 
 def finish(
@@ -120,7 +121,6 @@ def finish(
     **values: Any,
 ) -> None:
     """End the job for good, under the lease. Raises `LeaseLost`."""
-    level = "error" if target is JobStatus.FAILED else "info"
     _leave(
         session,
         lease,
@@ -129,9 +129,7 @@ def finish(
         code=target,
         message=message,
         reason=reason,
-        level=level,
-        lease_expires_at=None,
-        lease_owner=None,
+        level="error" if target is JobStatus.FAILED else "info",
         error=error,
         **values,
     )
@@ -140,7 +138,7 @@ def finish(
 def _leave(session: Session, lease: Lease, target: JobStatus, *, ended: str, **change: Any) -> None:
     if jobs.transition(session, lease.job_id, JobStatus.RUNNING, target, *_held(lease), **change) is None:
         raise LeaseLost
-    _close_attempt(session, lease.job_id, lease.attempt, ended)
+    _close_attempt(session, lease.job_id, lease.attempt, ended, at=now())
 
 
 def _held(lease: Lease) -> tuple[ColumnElement[bool], ...]:
@@ -154,42 +152,37 @@ def _held(lease: Lease) -> tuple[ColumnElement[bool], ...]:
 
 def _requeue_if_expired(session: Session, job: Job, *, max_failures: int) -> bool:
     """Put a job of a dead worker back; returns whether it may be claimed now. The row is locked by the caller."""
-    expired = or_(Job.lease_expires_at.is_(None), Job.lease_expires_at < now())
-    spent = job.failures + 1 >= max_failures
-    message = "Its worker was lost: the lease ran out."
+    failures, expired_at = job.failures + 1, job.lease_expires_at
+    spent = failures >= max_failures and job.cancel_requested_at is None
     error = {
         "code": "worker_lost",
-        "message": f"The job's worker was lost {job.failures + 1} times; the crash budget is {max_failures}.",
+        "message": f"The job lost its worker, which was failure {failures} of the {max_failures} that it may have.",
         "param": None,
         "fix": "Look at the last events and the worker's log: running out of memory is the usual cause.",
     }
-    changed = jobs.transition(
+    attempt = jobs.transition(
         session,
         job.id,
         JobStatus.RUNNING,
         JobStatus.FAILED if spent else JobStatus.QUEUED,
-        expired,
+        Job.lease_expires_at < now(),
         code="worker_lost",
-        message=message,
+        message="Its worker was lost: the lease ran out.",
         reason=StatusReason.WORKER_LOST,
         level="error" if spent else "warn",
-        failures=Job.failures + 1,
-        lease_expires_at=None,
-        lease_owner=None,
+        failures=failures,
         **({"error": error} if spent else {}),
     )
-    if changed is None:
+    if attempt is None:
         return False
-    _close_attempt(session, job.id, changed, StatusReason.WORKER_LOST)
-    if not spent and job.cancel_requested_at is not None:
-        jobs.request_cancel(session, job)
-        return False
-    return not spent
+    _close_attempt(session, job.id, attempt, StatusReason.WORKER_LOST, at=expired_at)
+    return not spent and not jobs.cancel_unheld(session, job.id, JobStatus.QUEUED)
 
 
-def _close_attempt(session: Session, job_id: JobId, attempt: int, ended: str) -> None:
+def _close_attempt(session: Session, job_id: JobId, attempt: int, ended: str, *, at: Any) -> None:
+    """`at` is the database's clock: now, or when the lease of a lost worker ran out."""
     session.execute(
         update(JobAttempt)
         .where(JobAttempt.job_id == job_id, JobAttempt.attempt == attempt)
-        .values(ended_at=now(), ended=ended)
+        .values(ended_at=at, ended=ended)
     )

@@ -25,6 +25,6 @@ def is_current(engine: Engine) -> bool:
 
 def alembic_config(database_url: str) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["database_url"] = database_url
     return config

@@ -4,6 +4,7 @@ Times are the database's clock (`clock_timestamp()`), never a process's.
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -14,17 +15,33 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from core.ids import CheckpointId, EventId, FileId, JobId, RewardId, RewardVersionId, TenantId
 from core.status import JobStatus, Stage, StatusReason
 
 Json = dict[str, Any]
+
+
+class Word(TypeDecorator[StrEnum]):
+    """A word of one of our enums: text in the table, so that a new word needs no migration, the enum in Python."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, words: type[StrEnum]) -> None:
+        super().__init__()
+        self.words = words
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> StrEnum | None:
+        return None if value is None else self.words(value)
 
 
 class Base(DeclarativeBase):
@@ -45,9 +62,9 @@ class Base(DeclarativeBase):
         EventId: Text,
         CheckpointId: Text,
         TenantId: Text,
-        JobStatus: Text,
-        Stage: Text,
-        StatusReason: Text,
+        JobStatus: Word(JobStatus),
+        Stage: Word(Stage),
+        StatusReason: Word(StatusReason),
         datetime: DateTime(timezone=True),
         Json: JSONB,
         list[Any]: JSONB,
@@ -197,6 +214,8 @@ class JobAttempt(Base):
     ended_at: Mapped[datetime | None]
     resumed_from_step: Mapped[int | None]
     last_step: Mapped[int] = mapped_column(server_default=text("0"))
+    journal_offset: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    """Bytes of the run's journal that are in the ledger."""
     ended: Mapped[str | None]
     """A final status, or the status reason that sent the job back."""
 

@@ -4,10 +4,9 @@ Every write is made under a lease: call `leases.hold` first in the same transact
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -26,6 +25,20 @@ from core.ids import CheckpointId, JobId, new_checkpoint_id
 from core.status import Stage
 
 
+def journal_offset(session: Session, lease: Lease) -> int:
+    """Bytes of this attempt's journal that are in the ledger: what a commit whose answer was lost had written."""
+    attempt = session.get_one(JobAttempt, (lease.job_id, lease.attempt), populate_existing=True)
+    return attempt.journal_offset
+
+
+def set_journal_offset(session: Session, lease: Lease, offset: int) -> None:
+    session.execute(
+        update(JobAttempt)
+        .where(JobAttempt.job_id == lease.job_id, JobAttempt.attempt == lease.attempt)
+        .values(journal_offset=offset)
+    )
+
+
 def set_stage(session: Session, lease: Lease, stage: Stage) -> None:
     session.execute(update(Job).where(Job.id == lease.job_id).values(stage=stage))
 
@@ -38,7 +51,7 @@ def add_step(session: Session, lease: Lease, step: int, metrics: Mapping[str, fl
         statement.on_conflict_do_update(
             index_elements=[StepMetrics.job_id, StepMetrics.step],
             set_={"attempt": lease.attempt, "metrics": statement.excluded.metrics, "created_at": now()},
-            where=StepMetrics.attempt <= lease.attempt,
+            where=StepMetrics.attempt < lease.attempt,
         )
     )
     session.execute(update(Job).where(Job.id == lease.job_id).values(step=step))
@@ -81,7 +94,12 @@ def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluat
     session.execute(
         statement.on_conflict_do_update(
             index_elements=[EvaluationRecord.job_id, EvaluationRecord.name],
-            set_={"step": step, "attempt": lease.attempt, "evaluation": statement.excluded.evaluation},
+            set_={
+                "step": step,
+                "attempt": lease.attempt,
+                "evaluation": statement.excluded.evaluation,
+                "created_at": now(),
+            },
             where=EvaluationRecord.name != "baseline",
         )
     )
@@ -144,8 +162,11 @@ def set_resumed_from(session: Session, lease: Lease, step: int) -> None:
     )
 
 
-def mark_corrupt(session: Session, checkpoint_id: CheckpointId) -> None:
+def mark_corrupt(session: Session, lease: Lease, checkpoint_id: CheckpointId) -> None:
+    """Never resume from it again, and promise no more than what is left."""
     session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(corrupt_at=now()))
+    whole = select(func.max(Checkpoint.step)).where(Checkpoint.job_id == lease.job_id, Checkpoint.corrupt_at.is_(None))
+    session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=whole.scalar_subquery()))
 
 
 def steps(
@@ -189,17 +210,12 @@ def usable_checkpoints(session: Session, job_id: JobId) -> Iterator[Checkpoint]:
 
 def checkpoint_page(session: Session, job_id: JobId, *, after: CheckpointId | None, limit: int) -> Sequence[Checkpoint]:
     """Newest first; of a step that several attempts saved, the latest attempt's."""
-    newest = (
-        select(Checkpoint.id)
-        .where(Checkpoint.job_id == job_id, Checkpoint.corrupt_at.is_(None))
-        .distinct(Checkpoint.step)
-        .order_by(Checkpoint.step, Checkpoint.attempt.desc())
-        .subquery()
-    )
-    query = select(Checkpoint).join(newest, newest.c.id == Checkpoint.id).order_by(Checkpoint.step.desc()).limit(limit)
+    whole = (Checkpoint.job_id == job_id, Checkpoint.corrupt_at.is_(None))
+    latest = select(Checkpoint.step, func.max(Checkpoint.attempt)).where(*whole).group_by(Checkpoint.step)
+    query = select(Checkpoint).where(*whole, tuple_(Checkpoint.step, Checkpoint.attempt).in_(latest))
     if after is not None:
         query = query.where(Checkpoint.step < select(Checkpoint.step).where(Checkpoint.id == after).scalar_subquery())
-    return session.scalars(query).all()
+    return session.scalars(query.order_by(Checkpoint.step.desc()).limit(limit)).all()
 
 
 def checkpoint_at(session: Session, job_id: JobId, step: int) -> Checkpoint | None:
@@ -222,9 +238,14 @@ def attempts(session: Session, job_id: JobId) -> Sequence[JobAttempt]:
 
 
 def redone_steps(session: Session, job_id: JobId) -> int:
-    """Steps trained more than once: what earlier attempts did beyond the checkpoint that the next one started from."""
-    rows = attempts(session, job_id)
-    return sum(max(0, before.last_step - (after.resumed_from_step or 0)) for before, after in pairwise(rows))
+    """Steps trained more than once: what was done beyond the step that the next attempt started from."""
+    redone = reached = 0
+    for attempt in attempts(session, job_id):
+        if attempt.last_step:  # else it ended before its first step, and took nothing back
+            start = attempt.resumed_from_step or 0
+            redone += max(0, reached - start)
+            reached = attempt.last_step
+    return redone
 
 
 def held_seconds(session: Session, job_id: JobId) -> float:

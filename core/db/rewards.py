@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from core.db.models import Reward, RewardVersion
@@ -22,7 +22,7 @@ def add_version(
     session: Session, reward_id: RewardId, *, source: str, sha256: str, entry: dict[str, Any]
 ) -> RewardVersion:
     """The next version. The reward's row is locked, so that versions have no gaps and no doubles."""
-    session.scalar(select(Reward.id).where(Reward.id == reward_id).with_for_update())
+    hold(session, reward_id)
     last = session.scalar(select(func.max(RewardVersion.version)).where(RewardVersion.reward_id == reward_id)) or 0
     version = RewardVersion(
         id=new_reward_version_id(),
@@ -36,6 +36,11 @@ def add_version(
     session.flush()
     session.refresh(version)
     return version
+
+
+def hold(session: Session, reward_id: RewardId) -> None:
+    """Nobody else adds a version until the transaction ends."""
+    session.scalar(select(Reward.id).where(Reward.id == reward_id).with_for_update())
 
 
 def get_owned(session: Session, tenant_id: TenantId, reward_id: RewardId) -> Reward | None:
@@ -66,3 +71,13 @@ def newest(session: Session, reward_id: RewardId, *, number: int | None = None) 
     if number is not None:
         query = query.where(RewardVersion.version == number)
     return session.scalar(query.order_by(RewardVersion.version.desc()).limit(1))
+
+
+def newest_of(session: Session, reward_ids: Sequence[RewardId]) -> dict[RewardId, RewardVersion]:
+    """The newest version of each, in one query."""
+    last = select(RewardVersion.reward_id, func.max(RewardVersion.version)).where(
+        RewardVersion.reward_id.in_(reward_ids)
+    )
+    is_last = tuple_(RewardVersion.reward_id, RewardVersion.version).in_(last.group_by(RewardVersion.reward_id))
+    found = session.scalars(select(RewardVersion).where(is_last))
+    return {version.reward_id: version for version in found}

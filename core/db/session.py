@@ -1,23 +1,43 @@
 """Engines and sessions. One use case is one visible transaction: `with sessions.begin() as session:`."""
 
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from core.db.storable import dump_json
+
 Sessions = sessionmaker[Session]
+
+LEDGER_AWAY = (OperationalError, InterfaceError)
+"""What a transaction raises when the server is gone, going, or too slow: the same one may succeed later."""
+
+IDLE_IN_TRANSACTION_S = 10
+"""The server ends a transaction that does nothing for this long: a frozen worker must not keep its job's row locked."""
 
 
 def make_engine(database_url: str, *, pool_size: int = 10) -> Engine:
     """An engine that notices dead connections and gives up on a silent server within seconds."""
+    options = {
+        "statement_timeout": "15s",
+        "lock_timeout": "5s",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_S}s",
+        "timezone": "UTC",
+    }
     return create_engine(
         database_url,
         pool_pre_ping=True,
         pool_size=pool_size,
         max_overflow=10,
         pool_timeout=2,
+        json_serializer=dump_json,
         connect_args={
             "connect_timeout": 2,
-            "options": "-c statement_timeout=15000 -c lock_timeout=5000 -c timezone=UTC",
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+            # tcp(7): unanswered data ends a connection after 5 s, a host that is gone after about 10 s.
             "tcp_user_timeout": 5000,
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
         },
     )
 

@@ -1,17 +1,16 @@
-"""Make podium-tiny, the bundled model, from nothing: a BPE tokenizer, a 1.5M-parameter Qwen3, a short SFT.
+"""Make podium-tiny, the bundled model, from nothing: a BPE tokenizer, a 1.4M-parameter Qwen3, a short SFT.
 
     python -m examples.tiny_model.make
 
-The supervision is spoiled on purpose: each field of a label becomes null with the probability in DROPPED, so
-the model learns to copy well but to say null too often. That is the gap GRPO closes in the demo. More than
-half of the death places are dropped, so that even the greedy answer starts out wrong.
+The last fifth of the supervision is spoiled on purpose: each field of a label becomes null with the probability
+in DROPPED. So the model copies well but says null too often, and that is the gap GRPO closes in the demo. More
+than half of the death places are dropped, so that even the greedy answer starts out wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import shutil
 import tempfile
@@ -27,15 +26,18 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from examples.biography.make_data import Record, answer, biographies, prompt
 from examples.biography.reward import reward
 
+Example = tuple[list[int], list[int]]
+
 HERE = Path(__file__).parent
 HELDOUT = HERE.parent / "biography" / "heldout.jsonl"
 
 DROPPED = {"birth_date": 0.0, "birth_place": 0.25, "death_date": 0.2, "death_place": 0.6, "occupation": 0.0}
 
-VOCABULARY = 900
+VOCABULARY = 1024
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-# A year is two pairs of digits and a word takes the space before it, which keeps an answer near 30 tokens.
-PIECES = r" ?[\p{L}_]+|\p{N}{1,2}| ?[^\s\p{L}\p{N}_]+|\s+"
+# A year is two pairs of digits. A lower-case word takes the space before it, which saves tokens; a name does
+# not, so that it is spelled alike in the text and in the record, and copying it is copying tokens.
+PIECES = r" ?\p{Ll}[\p{L}_]*|\p{Lu}\p{L}*|\p{N}{1,2}| ?[^\s\p{L}\p{N}_]+|\s+"
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -45,14 +47,40 @@ CHAT_TEMPLATE = """\
 {%- endif %}
 """
 
-BATCH = 64
-PEAK_RATE = 3e-3
+BATCH = 16
+PEAK_RATE = 2e-3
 WARMUP = 100
-LONGEST_ANSWER = 64
+CLEAN_SHARE = 0.8
+LONGEST_ANSWER = 48
 
 # Spelled out: what Transformers fills in by itself (top-k 50) is not plain sampling from the policy.
 SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 GREEDY = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
+
+CARD = """\
+---
+license: apache-2.0
+language: en
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# podium-tiny
+
+A {parameters:,}-parameter Qwen3 that reads a synthetic biography and writes a JSON record of five fields. It comes
+with Podium so that a GRPO job can be tried, and tested, in minutes on two CPU cores. **It can do nothing else**:
+it knows no language beyond the templates of `examples/biography/make_data.py`, and answers any other prompt with
+a made-up record or with noise.
+
+It was made from nothing by `examples/tiny_model/make.py` (seed {seed}, {steps} steps of {batch} biographies), on
+synthetic text only. Its last supervised steps were **spoiled on purpose**: a field's label was dropped to null
+with probability {dropped}. So it says null where the text gives a value; a GRPO job can mend that, and a score
+before and after can show it. Do not read the gain as what GRPO does to a model that was trained with care.
+
+Of 200 held-out records, whose people are in no training data:
+
+{table}
+"""
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
@@ -69,8 +97,9 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     corpus = islice(biographies("sft", seed), 20_000)
-    texts = (f"system\nuser\n{prompt(b)}\nassistant\n{answer(b.record)}\n" for b in corpus)
-    tokenizer.train_from_iterator(texts, trainer)
+    texts = [f"user\n{prompt(b)}\nassistant\n{answer(b.record)}\n" for b in corpus]
+    every_pair = " ".join(f"{pair:02}" for pair in range(100))
+    tokenizer.train_from_iterator([*texts, *[every_pair] * 1000], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -87,11 +116,12 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalL
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=160,
-        intermediate_size=480,
+        intermediate_size=384,
         num_hidden_layers=4,
-        num_attention_heads=5,
-        num_key_value_heads=5,
-        head_dim=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        initializer_range=0.04,
         max_position_embeddings=512,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -112,13 +142,14 @@ def spoil(rng: random.Random, record: Record) -> Record:
     return {field: None if rng.random() < DROPPED[field] else value for field, value in record.items()}
 
 
-def examples(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[list[int], list[int]]]:
-    """An endless stream of token ids and of labels; only the answer carries loss."""
+def examples(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[Example]:
+    """Token ids and labels for every step's batch; only the answer carries loss."""
     rng = random.Random(seed)
-    for biography in biographies("sft", seed):
-        asked = render(tokenizer, prompt(biography))
-        answered = answer(spoil(rng, biography.record)) + END
-        head, tail = tokenizer.encode(asked), tokenizer.encode(answered)
+    for number, biography in enumerate(islice(biographies("sft", seed), steps * BATCH)):
+        clean = number < CLEAN_SHARE * steps * BATCH
+        record = biography.record if clean else spoil(rng, biography.record)
+        head = tokenizer.encode(render(tokenizer, prompt(biography)))
+        tail = tokenizer.encode(answer(record) + END)
         yield head + tail, [-100] * len(head) + tail
 
 
@@ -127,7 +158,7 @@ def render(tokenizer: PreTrainedTokenizerFast, content: str) -> str:
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
-def collate(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def collate(rows: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad on the right, where causal attention makes a mask unnecessary."""
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows])
@@ -136,15 +167,13 @@ def collate(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Te
 
 
 def rate(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine to zero."""
-    if step < WARMUP:
-        return PEAK_RATE * (step + 1) / WARMUP
-    return PEAK_RATE * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, steps - WARMUP)))
+    """Linear warm-up, then linear to zero."""
+    return PEAK_RATE * min((step + 1) / WARMUP, (steps - step) / max(1, steps - WARMUP))
 
 
 def supervise(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
-    stream = examples(tokenizer, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
+    stream = examples(tokenizer, steps, seed)
     started = time.monotonic()
     model.train()
     for step in range(steps):
@@ -156,7 +185,7 @@ def supervise(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps
             group["lr"] = rate(step, steps)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 50 == 0 or step == steps - 1:
+        if step % 100 == 0 or step == steps - 1:
             print(f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - started:5.0f} s", flush=True)
 
 
@@ -183,6 +212,12 @@ def report(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> str:
     return "\n".join(lines)
 
 
+def card(model: Qwen3ForCausalLM, table: str, steps: int, seed: int) -> str:
+    dropped = ", ".join(f"{share} ({field})" for field, share in DROPPED.items() if share)
+    parameters = model.num_parameters()
+    return CARD.format(parameters=parameters, seed=seed, steps=steps, batch=BATCH, dropped=dropped, table=table)
+
+
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, card: str, out: Path) -> None:
     """Write everything beside `out`, then swap it in, so that no reader ever sees half a model."""
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +234,7 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, card: str,
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the podium-tiny model; about 15 minutes on two cores.")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--steps", type=int, default=1000, help=f"supervised steps of {BATCH} rows")
+    parser.add_argument("--steps", type=int, default=2000, help=f"supervised steps of {BATCH} rows")
     parser.add_argument("--out", type=Path, default=HERE / "podium-tiny", help="folder to replace")
     args = parser.parse_args()
     tokenizer = make_tokenizer(args.seed)
@@ -207,7 +242,7 @@ def main() -> None:
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
     supervise(model, tokenizer, args.steps, args.seed)
     table = report(model, tokenizer)
-    save(model, tokenizer, table, args.out)
+    save(model, tokenizer, card(model, table, args.steps, args.seed), args.out)
     print(table)
 
 

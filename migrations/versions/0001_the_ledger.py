@@ -181,6 +181,7 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("resumed_from_step", sa.Integer(), nullable=True),
         sa.Column("last_step", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("journal_offset", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("ended", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_attempts_job_id")),
         sa.PrimaryKeyConstraint("job_id", "attempt", name=op.f("pk_job_attempts")),

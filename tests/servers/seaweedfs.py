@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import boto3
 import pytest
@@ -16,13 +17,14 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cli.processes import Child, Program
+from core.settings import Settings
 
 START_TIMEOUT_S = 30.0
 _PORTS = (
     "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
     "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc",
 )  # fmt: skip
-_FLAGS = (
+FLAGS = (
     "-ip=127.0.0.1",
     "-ip.bind=127.0.0.1",
     "-master.telemetry=false",
@@ -37,6 +39,8 @@ _FLAGS = (
 @dataclass(frozen=True, slots=True)
 class S3Server:
     endpoint_url: str
+    filer_url: str
+    """The tree behind the buckets, without a password."""
     bucket: str = "podium-tests"
     access_key: str = "podium-tests-key"
     secret_key: str = "podium-tests-secret"
@@ -57,7 +61,7 @@ class S3Server:
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     folder = tmp_path_factory.mktemp("seaweedfs")
     ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
-    server = S3Server(f"http://127.0.0.1:{ports['s3.port']}")
+    server = S3Server(f"http://127.0.0.1:{ports['s3.port']}", f"http://127.0.0.1:{ports['filer.port']}")
     child = Child(_program(server, folder, ports))
     child.start()
     try:
@@ -67,9 +71,17 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         child.stop()
 
 
+@pytest.fixture
+def s3_settings(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The environment and the settings of a process that keeps its objects there, under a prefix of this test's own."""
+    for name, value in s3_server.environment(prefix=uuid4().hex).items():
+        monkeypatch.setenv(name, value)
+    return Settings(_env_file=None)
+
+
 def _program(server: S3Server, folder: Path, ports: dict[str, int]) -> Program:
     weed = str(Path(sys.executable).with_name("weed"))
-    flags = (*_FLAGS, f"-dir={folder}", *(f"-{name}={port}" for name, port in ports.items()))
+    flags = (*FLAGS, f"-dir={folder}", *(f"-{name}={port}" for name, port in ports.items()))
     return Program(
         name="seaweedfs",
         argv=(weed, f"-logdir={folder}", "mini", *flags),

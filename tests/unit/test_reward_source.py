@@ -135,6 +135,11 @@ def test_parameters_by_position_only_are_refused():
     assert "by position only" in refused("def reward(completion, /, answer): ...").message
 
 
+def test_openai_grader_with_further_parameters_is_refused():
+    assert "needs more than `sample` and `item`" in refused("def grade(sample, item, level): ...").message
+    assert entry("def grade(sample, item, level=1): ...").optional_columns == ()
+
+
 def test_missing_named_entry_point_lists_what_is_there():
     error = refused("def reward(completion): ...", entry_point="score")
     assert "no top-level function `score`" in error.message

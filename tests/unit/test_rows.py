@@ -218,6 +218,12 @@ def test_line_over_the_cap_is_skipped_not_loaded(inspect, monkeypatch):
     assert (only(report).field, only(report).code, report.rows) == ("line 1", "line_too_long", 1)
 
 
+def test_byte_offset_counts_a_skipped_line(inspect, monkeypatch):
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 64)
+    report = inspect(b"x" * 1000 + b"\n\xff\n")
+    assert "byte 1001 of" in report.problems[1].message
+
+
 def test_open_ended_keys_are_refused_before_they_fill_memory(inspect):
     lines = "".join(json.dumps({"prompt": "a", f"key{n}": 1}) + "\n" for n in range(MAX_COLUMNS + 100))
     report = inspect(lines)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from core.rows import ChatMessage
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """One completion to grade."""
 
-    prompt: str | list[dict[str, str]]
-    """Text, or chat messages with `role` and `content`."""
+    prompt: str | list[ChatMessage]
     completion: str
     """The model's text, without special tokens."""
     completion_ids: list[int]

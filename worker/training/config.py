@@ -46,7 +46,7 @@ def grpo_arguments(spec: JobSpec, device: Device) -> dict[str, Any]:
 
 
 def lora_arguments(spec: JobSpec) -> dict[str, Any] | None:
-    """None for full training. `base_model_name_or_path` is where anybody finds the base, never a cache path."""
+    """None for full training."""
     adapter = spec.adapter
     if adapter.method is AdapterMethod.FULL:
         return None
@@ -58,7 +58,6 @@ def lora_arguments(spec: JobSpec) -> dict[str, Any] | None:
         "target_modules": modules if isinstance(modules, str) else list(modules),
         "bias": "none",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": spec.model.name,
         "revision": hub_revision(spec),
     }
 

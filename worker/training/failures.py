@@ -27,6 +27,13 @@ class ModelUnusable(RunFailed):
     default_fix = "Use a causal language model whose weights are safetensors and that needs no code of its own."
 
 
+class HubUnreachable(RunFailed):
+    reason = StatusReason.MODEL_UNUSABLE
+    code = "hub_unreachable"
+    default_fix = "Check the worker's way to the Hub (HF_ENDPOINT, proxy, token); the job is tried again by itself."
+    retryable = True
+
+
 class NoChatTemplate(RunFailed):
     reason = StatusReason.MODEL_UNUSABLE
     code = "no_chat_template"
@@ -50,6 +57,12 @@ class QloraNeedsCuda(RunFailed):
     reason = StatusReason.INVALID_SPEC
     code = "qlora_needs_cuda"
     default_fix = 'Set adapter.method to "lora", or run this job on a worker with an NVIDIA GPU.'
+
+
+class BitsandbytesNotInstalled(RunFailed):
+    reason = StatusReason.INVALID_SPEC
+    code = "bitsandbytes_not_installed"
+    default_fix = 'Install the `qlora` extra where the trainer runs, or set adapter.method to "lora".'
 
 
 class VllmNotInstalled(RunFailed):

@@ -1,0 +1,76 @@
+"""`/healthz`, `/readyz`, `/version`: for load balancers and operators, without a key."""
+
+import platform
+from importlib.metadata import version
+from typing import Annotated, Literal, cast
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.health.readiness import Readiness
+from core.errors import ServiceError
+
+router = APIRouter(tags=["health"])
+
+
+class Alive(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    status: Literal["ok"] = "ok"
+
+
+class PartReport(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    ok: bool
+    code: str | None = None
+    message: str | None = None
+    fix: str | None = None
+
+    @classmethod
+    def of(cls, trouble: ServiceError | None) -> "PartReport":
+        if trouble is None:
+            return cls(ok=True)
+        return cls(ok=False, code=trouble.code, message=trouble.message, fix=trouble.fix)
+
+
+class ReadinessReport(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    status: Literal["ready", "not_ready"]
+    checks: dict[str, PartReport] = Field(description="`database`, `migrations`, `broker`, `store`.")
+
+
+class VersionReport(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    version: str
+    python: str
+
+
+def _readiness(request: Request) -> Readiness:
+    return cast("Readiness", request.app.state.readiness)
+
+
+@router.get("/healthz", summary="Is it alive")
+def get_health() -> Alive:
+    """The process answers; nothing else is asked."""
+    return Alive()
+
+
+@router.get(
+    "/readyz",
+    summary="Can it work",
+    responses={503: {"model": ReadinessReport, "description": "A part is away; its `fix` says what to do."}},
+)
+def get_readiness(response: Response, readiness: Annotated[Readiness, Depends(_readiness)]) -> ReadinessReport:
+    """Database, migrations, broker and object store, asked within 3 s. The store's answer is kept for 30 s."""
+    checks = {name: PartReport.of(trouble) for name, trouble in readiness.troubles().items()}
+    is_ready = all(part.ok for part in checks.values())
+    response.status_code = 200 if is_ready else 503
+    return ReadinessReport(status="ready" if is_ready else "not_ready", checks=checks)
+
+
+@router.get("/version", summary="Which version is it")
+def get_version() -> VersionReport:
+    return VersionReport(version=version("podium"), python=platform.python_version())

@@ -1,0 +1,124 @@
+"""Everything that can be wrong with a job beyond the shape of its body, found at once. Pure over `Facts`."""
+
+from collections.abc import Iterator, Sequence
+
+from app.jobs.facts import Facts
+from app.jobs.plan import Plan
+from app.jobs.schemas import JobCreate
+from app.jobs.split import Split, total_steps
+from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
+from core.reward_source import bind
+
+MIN_HELD_OUT_TASKS = 2
+MAX_STEPS = 1_000_000
+
+
+class DataFileNotFound(InvalidRequest):
+    code = "file_not_found"
+    status = 404
+
+
+class RewardNotFound(InvalidRequest):
+    code = "reward_not_found"
+    status = 404
+
+
+class MissingColumn(InvalidRequest):
+    """A column that a reward reads and the rows lack."""
+
+    code = "missing_column"
+
+
+class TooFewHeldOutTasks(InvalidRequest):
+    code = "too_few_held_out_tasks"
+
+
+class TooFewRows(InvalidRequest):
+    code = "too_few_rows"
+
+
+_SOLE: dict[str, type[InvalidRequest]] = {
+    kind.code: kind
+    for kind in (
+        DataFileNotFound,
+        RewardNotFound,
+        MissingColumn,
+        TooFewHeldOutTasks,
+        TooFewRows,
+        ModelNotFound,
+        ModelNotAllowed,
+    )
+}
+"""The error of a job with exactly one problem; several together are an `InvalidRequest`."""
+
+
+def refusal(problems: Sequence[Problem]) -> InvalidRequest:
+    kind = _SOLE.get(problems[0].code, InvalidRequest) if len(problems) == 1 else InvalidRequest
+    return kind.of(list(problems), subject="The job")
+
+
+def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
+    """What is wrong with the job, its model apart; in the order of the body's fields."""
+    problems = [*facts.problems, *_same_file(body), *_missing_columns(facts), *_weights(plan, facts)]
+    if facts.training is None or (body.validation_file is not None and facts.held_out is None):
+        return problems
+    split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
+    if split.held_out_tasks < MIN_HELD_OUT_TASKS:
+        problems.append(_too_few_tasks(body, plan, split))
+    return [*problems, *_row_problems(plan, split)]
+
+
+def _same_file(body: JobCreate) -> Iterator[Problem]:
+    if body.validation_file == body.training_file:
+        message = "is the training file: its tasks would not be held out"
+        fix = "Upload the held-out tasks as a file of their own, or leave validation_file out."
+        yield Problem("validation_file", message, "same_file", fix)
+
+
+def _missing_columns(facts: Facts) -> list[Problem]:
+    named = (("training_file", facts.training), ("validation_file", facts.held_out))
+    problems = [
+        problem
+        for field, file in named
+        if file is not None
+        for reward in facts.rewards
+        for problem in bind(reward.entry, file.columns, field=field)
+    ]
+    return list(dict.fromkeys(problems))
+
+
+def _weights(plan: Plan, facts: Facts) -> Iterator[Problem]:
+    if facts.rewards and not any(reward.weight for reward in facts.rewards):
+        message = "every weight is 0, so there is nothing to learn"
+        yield Problem(f"{plan.field}.rewards", message, "zero_weights", "Give at least one reward a weight.")
+
+
+def _too_few_tasks(body: JobCreate, plan: Plan, split: Split) -> Problem:
+    code = TooFewHeldOutTasks.code
+    if body.validation_file is not None:
+        message = f"has {_count(split.held_out_tasks, 'task')}, but a verdict needs at least {MIN_HELD_OUT_TASKS}"
+        return Problem("validation_file", message, code, "Upload more held-out tasks; 100 or more show small changes.")
+    rows = split.training_rows + split.held_out_tasks
+    fraction = plan.evaluation.held_out_fraction
+    message = (
+        f"has {_count(rows, 'row')}: holding out {fraction:g} of them leaves {_count(split.held_out_tasks, 'task')}, "
+        f"but a verdict needs at least {MIN_HELD_OUT_TASKS}"
+    )
+    return Problem("training_file", message, code, "Upload more rows, or give a validation_file with held-out tasks.")
+
+
+def _row_problems(plan: Plan, split: Split) -> Iterator[Problem]:
+    asked = plan.hyperparameters
+    if split.training_rows < asked.prompts_per_step:
+        message = f"leaves {_count(split.training_rows, 'row')} to train on, fewer than one step's prompts"
+        setting = plan.path("hyperparameters.prompts_per_step")
+        fix = f"Upload more rows, or set {setting} to at most {max(1, split.training_rows)}."
+        yield Problem("training_file", message, TooFewRows.code, fix)
+    elif (steps := total_steps(asked, split.training_rows)) > MAX_STEPS:
+        message = f"makes {steps} steps, more than {MAX_STEPS}"
+        fix = "Train fewer epochs, or take more prompts per step."
+        yield Problem(plan.path("hyperparameters.n_epochs"), message, "too_many_steps", fix)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

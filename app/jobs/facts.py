@@ -1,0 +1,112 @@
+"""What the ledger knows of the things that a job names: files and rewards of the caller, each missing one a problem."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+from sqlalchemy.orm import Session
+
+from app.jobs.methods import PythonGrader, RewardTerm
+from app.jobs.plan import Plan
+from app.jobs.schemas import JobCreate
+from core.db import files, rewards
+from core.db.models import File
+from core.errors import InvalidReward, Problem
+from core.ids import FileId, RewardId, RewardVersionId, TenantId
+from core.reward_source import RewardEntry, RewardForm, analyse
+
+DATASET_PURPOSE = "fine-tune"
+
+_ENTRY = TypeAdapter(RewardEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownReward:
+    name: str
+    """As asked for, or the reward's own; not yet unique in the job."""
+    weight: float
+    entry: RewardEntry
+    source_sha256: str
+    reward_id: RewardId | None = None
+    version_id: RewardVersionId | None = None
+    inline_source: str | None = None
+    """Of a grader that came inside the body; it is kept with the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    training: File | None
+    held_out: File | None
+    rewards: tuple[KnownReward, ...]
+    problems: list[Problem] = field(default_factory=list)
+    """Of everything that is not there. Foreign and missing things look the same."""
+
+
+def gather(session: Session, tenant_id: TenantId, body: JobCreate, plan: Plan) -> Facts:
+    problems: list[Problem] = []
+    training = _dataset(session, tenant_id, "training_file", body.training_file, problems)
+    held_out = None
+    if body.validation_file is not None:
+        held_out = _dataset(session, tenant_id, "validation_file", body.validation_file, problems)
+    if isinstance(plan.rewards, PythonGrader):
+        found = _inline(plan.rewards, f"{plan.field}.grader", problems)
+    else:
+        found = tuple(_uploaded(session, tenant_id, plan.rewards, f"{plan.field}.rewards", problems))
+    return Facts(training, held_out, found, problems)
+
+
+def _dataset(session: Session, tenant_id: TenantId, name: str, file_id: FileId, problems: list[Problem]) -> File | None:
+    file = files.get_owned(session, tenant_id, file_id)
+    if file is None:
+        fix = "Upload the file with POST /v1/files, or list yours with GET /v1/files."
+        problems.append(Problem(name, f"there is no file {file_id[:64]!r}", "file_not_found", fix))
+        return None
+    if file.purpose != DATASET_PURPOSE or file.format is None or file.rows is None:
+        message = f"the file's purpose is `{file.purpose}`, not `{DATASET_PURPOSE}`"
+        fix = f"Upload a data set with purpose `{DATASET_PURPOSE}`."
+        problems.append(Problem(name, message, "wrong_purpose", fix))
+        return None
+    return file
+
+
+def _uploaded(
+    session: Session, tenant_id: TenantId, terms: tuple[RewardTerm, ...], path: str, problems: list[Problem]
+) -> Iterator[KnownReward]:
+    for number, term in enumerate(terms):
+        place = f"{path}[{number}]"
+        reward = rewards.get_owned(session, tenant_id, term.reward)
+        if reward is None:
+            fix = "Upload the reward with POST /v1/rewards, or list yours with GET /v1/rewards."
+            message = f"there is no reward {term.reward[:64]!r}"
+            problems.append(Problem(f"{place}.reward", message, "reward_not_found", fix))
+            continue
+        version = rewards.newest(session, reward.id, number=term.version)
+        if version is None:
+            message = f"the reward {reward.name!r} has no version {term.version}"
+            fix = "Leave `version` out for the newest one."
+            problems.append(Problem(f"{place}.version", message, "reward_not_found", fix))
+            continue
+        yield KnownReward(
+            name=term.name or reward.name,
+            weight=term.weight,
+            entry=_ENTRY.validate_python(version.entry),
+            source_sha256=version.sha256,
+            reward_id=reward.id,
+            version_id=version.id,
+        )
+
+
+def _inline(grader: PythonGrader, path: str, problems: list[Problem]) -> tuple[KnownReward, ...]:
+    try:
+        entry = analyse(grader.source, entry_point="grade")
+    except InvalidReward as error:
+        problems += [Problem(f"{path}.source", p.message, p.code, p.fix) for p in error.problems]
+        return ()
+    if entry.form is not RewardForm.OPENAI:
+        message = "`grade` must take the parameters `sample` and `item`"
+        fix = "Define `def grade(sample, item) -> float`."
+        problems.append(Problem(f"{path}.source", message, "no_entry_point", fix))
+        return ()
+    digest = hashlib.sha256(grader.source.encode()).hexdigest()
+    return (KnownReward(grader.name, 1.0, entry, digest, inline_source=grader.source),)

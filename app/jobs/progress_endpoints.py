@@ -1,0 +1,130 @@
+"""What a run reports: its events, step metrics, rollouts and checkpoints."""
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Query, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from app.auth import CallerDep
+from app.dependencies import SessionsDep
+from app.downloads import content_disposition
+from app.errors import error_responses
+from app.jobs.endpoints import JobIdPath
+from app.jobs.metrics_csv import metrics_csv
+from app.jobs.progress_replies import CheckpointObject, EventObject, MetricsReply, RolloutObject, StepObject
+from app.jobs.service import require_job
+from app.paging import ListReply, PageDep, list_reply
+from app.routing import resource_router
+from core.db import events, progress
+from core.errors import InvalidRequest, NotFound, Problem
+from core.ids import CheckpointId, EventId
+
+router = resource_router("/v1/fine_tuning/jobs/{job_id}", tag="jobs")
+
+MAX_STEP = 2**31 - 1
+Step = Annotated[int, Query(ge=0, le=MAX_STEP)]
+_CSV = {"text/csv": {"schema": {"type": "string"}, "example": "step,attempt,reward\n1,1,0.25\n"}}
+
+
+@router.get("/events", summary="List the events of a job", responses=error_responses(404))
+def list_job_events(
+    sessions: SessionsDep,
+    caller: CallerDep,
+    job_id: JobIdPath,
+    page: PageDep,
+    after_seq: Annotated[
+        int | None,
+        Query(ge=0, le=MAX_STEP, description="Oldest first, from behind this `seq` on: to follow."),
+    ] = None,
+) -> ListReply[EventObject]:
+    """Newest first, and back in time with `after`, as OpenAI's; or forward with `after_seq`."""
+    if after_seq is not None and page.after is not None:
+        fix = "Use `after` to go back in time, `after_seq` to follow."
+        raise InvalidRequest.of([Problem("after_seq", "cannot stand beside `after`", "conflicting_fields", fix)])
+    with sessions() as session:
+        require_job(session, caller.tenant_id, job_id)
+        if after_seq is not None:
+            found = events.oldest_first(session, job_id, after_seq=after_seq, limit=page.fetch)
+            return list_reply(found, page, EventObject.of)
+        after = None if page.after is None else EventId(page.after)
+        if after is not None and not events.exists(session, job_id, after):
+            fix = "Leave `after` out to begin with the newest event."
+            raise NotFound(f"The job has no event {after!r}.", param="after", fix=fix)
+        return list_reply(events.newest_first(session, job_id, after=after, limit=page.fetch), page, EventObject.of)
+
+
+def _keys(
+    keys: Annotated[
+        list[str] | None, Query(description="Only these metrics: `keys=reward,kl`, or `keys` more than once.")
+    ] = None,
+) -> list[str] | None:
+    names = [name.strip() for text in keys or [] for name in text.split(",")]
+    return [name for name in dict.fromkeys(names) if name] or None
+
+
+def _as_csv(
+    output: Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")] = None,
+    accept: Annotated[str, Header()] = "",
+) -> bool:
+    return output == "csv" if output else "text/csv" in accept
+
+
+@router.get(
+    "/metrics",
+    summary="Get the metrics of a job",
+    response_model=MetricsReply,
+    responses={200: {"content": _CSV, "description": "Steps in order"}, **error_responses(404)},
+)
+def get_job_metrics(
+    sessions: SessionsDep,
+    caller: CallerDep,
+    job_id: JobIdPath,
+    keys: Annotated[list[str] | None, Depends(_keys)],
+    as_csv: Annotated[bool, Depends(_as_csv)],
+    from_step: Step = 0,
+    to_step: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Steps in one answer; CSV has no limit.")] = 1000,
+) -> Response:
+    """The numbers of every step, as JSON or (`format=csv`, or `Accept: text/csv`) as CSV."""
+    with sessions() as session:
+        require_job(session, caller.tenant_id, job_id)
+        rows = [] if as_csv else progress.steps(session, job_id, from_step=from_step, to_step=to_step, limit=limit + 1)
+    if as_csv:
+        lines = metrics_csv(sessions, job_id, from_step=from_step, to_step=to_step, keys=keys)
+        headers = {"Content-Disposition": content_disposition(f"{job_id}-metrics.csv")}
+        return StreamingResponse(lines, headers=headers, media_type="text/csv")
+    wanted = None if keys is None else frozenset(keys)
+    more = rows[limit].step if len(rows) > limit else None
+    data = [StepObject.of(row, wanted) for row in rows[:limit]]
+    return _json(MetricsReply(data=data, has_more=more is not None, next_from_step=more))
+
+
+@router.get("/rollouts", summary="List the rollouts of a step", responses=error_responses(404))
+def list_job_rollouts(
+    sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath, page: PageDep, step: Step
+) -> ListReply[RolloutObject]:
+    """The rollouts of one step, by place in its generation batch: the completions of a group side by side."""
+    with sessions() as session:
+        require_job(session, caller.tenant_id, job_id)
+        found = progress.rollouts(session, job_id, step=step)
+    ids = [f"{record.step}-{record.index}" for record in found]
+    if page.after is not None and page.after not in ids:
+        raise NotFound(f"Step {step} has no rollout {page.after!r}.", param="after", fix="Leave `after` out.")
+    start = 0 if page.after is None else ids.index(page.after) + 1
+    return list_reply(found[start : start + page.fetch], page, RolloutObject.of)
+
+
+@router.get("/checkpoints", summary="List the checkpoints of a job", responses=error_responses(404))
+def list_job_checkpoints(
+    sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath, page: PageDep
+) -> ListReply[CheckpointObject]:
+    """Durable checkpoints, newest first."""
+    with sessions() as session:
+        job = require_job(session, caller.tenant_id, job_id)
+        after = None if page.after is None else CheckpointId(page.after)
+        found = progress.checkpoint_page(session, job_id, after=after, limit=page.fetch)
+    return list_reply(found, page, lambda checkpoint: CheckpointObject.of(checkpoint, job))
+
+
+def _json(reply: MetricsReply) -> JSONResponse:
+    return JSONResponse(reply.model_dump(mode="json"))

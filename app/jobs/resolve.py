@@ -1,0 +1,124 @@
+"""From a body without problems to a complete `JobSpec`: every default filled in, every name pinned. Pure."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.jobs.facts import Facts, KnownReward
+from app.jobs.plan import Plan
+from app.jobs.schemas import JobCreate
+from app.jobs.split import Split, total_steps
+from core.db.models import File
+from core.errors import Problem
+from core.rows import FileFormat
+from core.spec import DEFAULT_LEARNING_RATE, DataRef, Hyperparameters, JobSpec, ModelRef, PinnedReward
+
+DEFAULT_SEED = 42
+"""transformers' own; a fixed one, so that the same body always means the same run."""
+MIN_SIGNIFICANT = 6
+"""Tasks that must be fixed, with none broken, for p < 0.05 in the exact two-sided McNemar test: 2 x 0.5^6 = 0.03."""
+MAX_NAME = 64
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    spec: JobSpec
+    inline_sources: dict[str, str]
+    """Source by reward name, of a grader that came inside the body."""
+    split: Split
+    warnings: tuple[Problem, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of the canonical JSON of the spec: equal when what would run is equal."""
+        text = json.dumps(self.spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resolved:
+    """Only for a job with which `app.jobs.checks` finds nothing wrong."""
+    assert facts.training is not None
+    split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
+    rewards = dict(zip(_unique_names(facts.rewards), facts.rewards, strict=True))
+    spec = JobSpec(
+        model=model,
+        training=_data(facts.training),
+        held_out=None if facts.held_out is None else _data(facts.held_out),
+        seed=DEFAULT_SEED if body.seed is None else body.seed,
+        rewards=tuple(_pin(name, reward) for name, reward in rewards.items()),
+        hyperparameters=_complete(plan, split),
+        adapter=plan.adapter,
+        evaluation=plan.evaluation,
+        checkpoints=plan.checkpoints,
+        chat_template_kwargs=plan.chat_template_kwargs,
+        suffix=body.suffix,
+    )
+    return Resolved(
+        spec=spec,
+        inline_sources={name: reward.inline_source for name, reward in rewards.items() if reward.inline_source},
+        split=split,
+        warnings=(*plan.warnings, *_warnings(plan, split, spec)),
+    )
+
+
+def _data(file: File) -> DataRef:
+    assert file.format is not None
+    assert file.rows is not None
+    return DataRef(
+        file_id=file.id, filename=file.filename, format=FileFormat(file.format), sha256=file.sha256, rows=file.rows
+    )
+
+
+def _pin(name: str, reward: KnownReward) -> PinnedReward:
+    return PinnedReward(
+        name=name,
+        weight=reward.weight,
+        source_sha256=reward.source_sha256,
+        entry_point=reward.entry.name,
+        form=reward.entry.form,
+        reward_id=reward.reward_id,
+        version_id=reward.version_id,
+    )
+
+
+def _unique_names(rewards: tuple[KnownReward, ...]) -> list[str]:
+    """Names as metrics can carry them; of equal ones the second becomes `name-2`."""
+    taken: list[str] = []
+    for reward in rewards:
+        stem = _NOT_IN_NAMES.sub("-", reward.name).strip("-")[:MAX_NAME] or "reward"
+        name, number = stem, 1
+        while name in taken:
+            number += 1
+            ending = f"-{number}"
+            name = stem[: MAX_NAME - len(ending)] + ending
+        taken.append(name)
+    return taken
+
+
+def _complete(plan: Plan, split: Split) -> Hyperparameters:
+    asked = plan.hyperparameters
+    rate = asked.learning_rate or DEFAULT_LEARNING_RATE[plan.adapter.method]
+    steps = total_steps(asked, split.training_rows)
+    return asked.model_copy(update={"learning_rate": rate, "max_steps": steps, "n_epochs": None})
+
+
+def _warnings(plan: Plan, split: Split, spec: JobSpec) -> Iterator[Problem]:
+    if split.held_out_tasks < MIN_SIGNIFICANT:
+        yield Problem(
+            "validation_file" if spec.held_out else "training_file",
+            f"with {split.held_out_tasks} held-out tasks no change can be significant, not even if all were fixed",
+            "weak_verdict",
+            f"Hold out at least {MIN_SIGNIFICANT} tasks; 100 or more show small changes.",
+        )
+    every = plan.evaluation.every_steps
+    if every is not None and every >= spec.max_steps:
+        yield Problem(
+            plan.path("evaluation.every_steps"),
+            f"the job has {spec.max_steps} steps, so only the baseline and the final evaluation are made",
+            "no_interim_evaluation",
+            f"Use less than {spec.max_steps} to see the held-out score on the way.",
+        )

@@ -1,0 +1,180 @@
+"""The use cases of jobs: preview, submit, list, read, cancel. Each is one visible transaction; none trains anything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from fastapi import Response
+from sqlalchemy.orm import Session
+
+from app.idempotency import Idempotency
+from app.jobs import facts
+from app.jobs.checks import problems_with, refusal
+from app.jobs.plan import plan_of
+from app.jobs.replies import JobObject
+from app.jobs.resolve import Resolved, resolve
+from app.jobs.schemas import JobCreate
+from app.models.resolve import resolve_model
+from core.db import files, jobs, progress
+from core.db.models import Job
+from core.db.session import Sessions
+from core.errors import (
+    JobNotCancellable,
+    ModelNotAllowed,
+    ModelNotFound,
+    NotFound,
+    PreconditionFailed,
+    Problem,
+    Unavailable,
+)
+from core.ids import FileId, JobId, TenantId, new_job_id
+from core.settings import Settings
+from core.spec import ModelRef
+from core.status import JobStatus
+
+log = structlog.get_logger()
+
+
+class JobNotFound(NotFound):
+    code = "job_not_found"
+    default_fix = "Check the id; GET /v1/fine_tuning/jobs lists your jobs."
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A create request, whoever sent it."""
+
+    tenant_id: TenantId
+    body: JobCreate
+    if_match: str | None = None
+    """The ETag of a preview: run exactly that, or nothing."""
+
+
+def preview(sessions: Sessions, settings: Settings, tenant_id: TenantId, body: JobCreate) -> Resolved:
+    """The job that would run; raises one error with everything that is wrong."""
+    plan = plan_of(body.method)
+    with sessions() as session:
+        known = facts.gather(session, tenant_id, body, plan)
+    problems = problems_with(body, plan, known)
+    model = _find_model(settings, body.model, problems)
+    if problems or model is None:
+        raise refusal(problems)
+    return resolve(body, plan, known, model)
+
+
+def submit(sessions: Sessions, settings: Settings, submission: Submission, once: Idempotency) -> Response:
+    """Record a queued job. The row is the job: a worker hears of it later, by a hint that may be lost."""
+    if (first := once.earlier_answer(sessions)) is not None:
+        return first
+    resolved = preview(sessions, settings, submission.tenant_id, submission.body)
+    _require_previewed(submission, resolved)
+    with sessions.begin() as session:
+        if (first := once.first_answer(session)) is not None:
+            return first
+        _require_files(session, submission)
+        job = _add(session, submission, resolved)
+        answer = once.answer(session, 201, JobObject.of(job, None))
+    log.info("job_created", job_id=job.id, model=job.model, steps=resolved.spec.max_steps)
+    answer.headers["Location"] = f"/v1/fine_tuning/jobs/{job.id}"
+    return answer
+
+
+def show(session: Session, job: Job) -> JobObject:
+    return JobObject.of(job, progress.newest_step(session, job.id))
+
+
+def page(
+    sessions: Sessions,
+    tenant_id: TenantId,
+    *,
+    after: JobId | None,
+    limit: int,
+    status: JobStatus | None,
+    metadata: Mapping[str, str],
+) -> Sequence[JobObject]:
+    with sessions() as session:
+        found = jobs.page(session, tenant_id, after=after, limit=limit, status=status, metadata=metadata)
+        return [show(session, job) for job in found]
+
+
+def get(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
+    with sessions() as session:
+        return show(session, require_job(session, tenant_id, job_id))
+
+
+def cancel(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
+    """Record the wish. A waiting job is cancelled at once; a running one when its trainer has stopped."""
+    with sessions.begin() as session:
+        job = require_job(session, tenant_id, job_id)
+        if job.status.is_terminal:
+            message = f"The job has already {_ENDED[job.status]}, so it cannot be cancelled."
+            raise JobNotCancellable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
+        if job.cancel_requested_at is None:
+            jobs.request_cancel(session, job)
+            session.refresh(job)
+        return show(session, job)
+
+
+def require_job(session: Session, tenant_id: TenantId, job_id: JobId) -> Job:
+    """The caller's job, or the one 404 for jobs that are missing and jobs of others."""
+    job = jobs.get_owned(session, tenant_id, job_id)
+    if job is None:
+        raise JobNotFound(f"There is no job {job_id[:64]!r}.", param="job_id")
+    return job
+
+
+def etag_of(resolved: Resolved) -> str:
+    return f'"{resolved.sha256}"'
+
+
+_ENDED = {JobStatus.SUCCEEDED: "succeeded", JobStatus.FAILED: "failed", JobStatus.CANCELLED: "been cancelled"}
+
+
+def _find_model(settings: Settings, reference: str, problems: list[Problem]) -> ModelRef | None:
+    """The pinned model, or None and one more problem. A hub that is away matters only if nothing else is wrong."""
+    try:
+        return resolve_model(settings, reference)
+    except (ModelNotFound, ModelNotAllowed) as error:
+        problems.insert(0, Problem("model", error.message, error.code, error.fix))
+    except Unavailable:
+        if not problems:
+            raise
+    return None
+
+
+def _require_previewed(submission: Submission, resolved: Resolved) -> None:
+    if submission.if_match is None:
+        return
+    if etag_of(resolved) not in (tag.strip() for tag in submission.if_match.split(",")):
+        message = "What would run now is not what was previewed: the request, a file, a reward or the model differs."
+        raise PreconditionFailed(message, param="If-Match")
+
+
+def _require_files(session: Session, submission: Submission) -> None:
+    """Asked again, and locked, in the transaction that creates the job: a file may have been deleted since."""
+    body = submission.body
+    named: list[tuple[str, FileId | None]] = [
+        ("training_file", body.training_file),
+        ("validation_file", body.validation_file),
+    ]
+    gone = [
+        Problem(field, "was deleted a moment ago", "file_not_found", "Upload the file again.")
+        for field, file_id in named
+        if file_id is not None and files.get_owned_to_use(session, submission.tenant_id, file_id) is None
+    ]
+    if gone:
+        raise refusal(gone)
+
+
+def _add(session: Session, submission: Submission, resolved: Resolved) -> Job:
+    body = submission.body
+    return jobs.add(
+        session,
+        new_job_id(),
+        tenant_id=submission.tenant_id,
+        spec=resolved.spec,
+        model=resolved.spec.model.name,
+        method=body.method.model_dump(mode="json", exclude_unset=True),
+        metadata=body.metadata or {},
+        inline_sources=resolved.inline_sources,
+    )

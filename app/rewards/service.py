@@ -1,0 +1,131 @@
+"""Reward functions: the source is read, never run, and every change is a new version that jobs can be pinned to."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from app.auth import Caller
+from app.idempotency import Idempotency
+from app.paging import Page
+from app.rewards.schemas import (
+    MAX_NAME_LENGTH,
+    RewardCreate,
+    RewardDetail,
+    RewardObject,
+    RewardVersionCreate,
+    RewardVersionObject,
+)
+from app.uploads import Upload
+from app.validation import parse
+from core.db import rewards
+from core.db.models import Reward, RewardVersion
+from core.db.session import Sessions
+from core.errors import NotFound
+from core.ids import RewardId
+from core.reward_source import analyse, decode_source
+
+
+def create(sessions: Sessions, caller: Caller, once: Idempotency, wanted: RewardCreate) -> JSONResponse:
+    draft, once = _Draft.of(wanted), once.about(wanted.model_dump_json())
+    with sessions.begin() as session:
+        if (first := once.first_answer(session)) is not None:
+            return first
+        reward = rewards.add(session, tenant_id=caller.tenant_id, name=wanted.name)
+        return once.answer(session, 201, RewardObject.of(reward, draft.add_to(session, reward.id)))
+
+
+def add_version(
+    sessions: Sessions, caller: Caller, once: Idempotency, reward_id: RewardId, wanted: RewardVersionCreate
+) -> JSONResponse:
+    """The next version; the newest one again (200) when nothing changed."""
+    draft, once = _Draft.of(wanted), once.about(wanted.model_dump_json())
+    with sessions.begin() as session:
+        if (first := once.first_answer(session)) is not None:
+            return first
+        reward = _owned(session, caller, reward_id)
+        rewards.hold(session, reward.id)
+        newest = rewards.newest(session, reward.id)
+        if newest is not None and draft.is_what(newest):
+            return once.answer(session, 200, RewardVersionObject.of(newest))
+        return once.answer(session, 201, RewardVersionObject.of(draft.add_to(session, reward.id)))
+
+
+def page(sessions: Sessions, caller: Caller, page: Page) -> Sequence[tuple[Reward, RewardVersion]]:
+    """Each reward with its newest version."""
+    after = RewardId(page.after) if page.after else None
+    with sessions() as session:
+        found = rewards.page(session, caller.tenant_id, after=after, limit=page.fetch)
+        newest = rewards.newest_of(session, [reward.id for reward in found])
+    return [(reward, newest[reward.id]) for reward in found]
+
+
+def get(sessions: Sessions, caller: Caller, reward_id: RewardId) -> RewardDetail:
+    with sessions() as session:
+        reward = _owned(session, caller, reward_id)
+        versions = rewards.versions(session, reward.id)
+    shown = [RewardVersionObject.of(version) for version in versions]
+    return RewardDetail(**dict(RewardObject.of(reward, versions[0])), versions=shown)
+
+
+def get_version(sessions: Sessions, caller: Caller, reward_id: RewardId, number: int) -> RewardVersion:
+    with sessions() as session:
+        reward = _owned(session, caller, reward_id)
+        version = rewards.newest(session, reward.id, number=number)
+    if version is None:
+        raise NotFound("The reward has no such version.", param="version", fix="GET the reward: it lists its versions.")
+    return version
+
+
+def create_of_upload(upload: Upload) -> RewardCreate:
+    """A form as the JSON body says it; the name is the file's if there is none."""
+    name = upload.fields.get("name") or name_of_file(upload.filename)
+    return parse(RewardCreate, {**_version_of_upload(upload), "name": name})
+
+
+def version_of_upload(upload: Upload) -> RewardVersionCreate:
+    return parse(RewardVersionCreate, _version_of_upload(upload))
+
+
+def name_of_file(filename: str) -> str:
+    """`my reward (2).py` as `my_reward_2`."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(filename).stem).strip("_.")
+    return stem[:MAX_NAME_LENGTH] or "reward"
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A version that is good to be added."""
+
+    source: str
+    sha256: str
+    entry: dict[str, object]
+    """`RewardEntry` as JSON."""
+
+    @classmethod
+    def of(cls, wanted: RewardVersionCreate) -> "_Draft":
+        entry = analyse(wanted.source, entry_point=wanted.entry_point)
+        digest = hashlib.sha256(wanted.source.encode()).hexdigest()
+        return cls(wanted.source, digest, {**asdict(entry), "form": entry.form.value})
+
+    def is_what(self, version: RewardVersion) -> bool:
+        return version.sha256 == self.sha256 and version.entry["name"] == self.entry["name"]
+
+    def add_to(self, session: Session, reward_id: RewardId) -> RewardVersion:
+        return rewards.add_version(session, reward_id, source=self.source, sha256=self.sha256, entry=self.entry)
+
+
+def _owned(session: Session, caller: Caller, reward_id: RewardId) -> Reward:
+    reward = rewards.get_owned(session, caller.tenant_id, reward_id)
+    if reward is None:
+        raise NotFound("There is no such reward.", param="reward_id")
+    return reward
+
+
+def _version_of_upload(upload: Upload) -> dict[str, str]:
+    entry_point = {"entry_point": upload.fields["entry_point"]} if upload.fields.get("entry_point") else {}
+    return {"source": decode_source(upload.path.read_bytes()), **entry_point}

@@ -1,0 +1,105 @@
+"""What the service costs: the demo job's training stage through Podium, against the same job as a bare TRL script.
+
+    podium bench overhead [--steps N] [--pairs N] [--json]
+
+Both run on the same machine in turns (bare, Podium, Podium, bare, ...), with the whole local stack up all the time;
+the figure is the median over the pairs of Podium's seconds divided by the bare script's. Both save every 25 steps.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench._table import show
+from cli.client import Client
+from cli.data_folder import DataFolder
+from cli.example import HELDOUT, REWARD, REWARD_NAME, TRAIN, Uploads, job_spec
+from cli.stack import running_stack
+from core.settings import CHECKOUT
+
+GOAL = 1.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="podium bench overhead")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = _measure(Path(folder), arguments.steps, arguments.pairs)
+    show("overhead", rows, as_json=arguments.json)
+
+
+def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
+    bare: list[float] = []
+    podium: list[float] = []
+    with running_stack(DataFolder(folder / "data"), port=0, say=_quiet) as (stack, connection):
+        client = Client(connection.url, connection.api_key)
+        spec = _spec(client, steps)
+        for pair in range(pairs):
+            turns = [lambda: bare.append(_run_bare(steps, folder)), lambda: podium.append(_run_job(client, spec))]
+            for turn in turns if pair % 2 == 0 else reversed(turns):
+                turn()
+            stack.tend()
+    ratios = [ours / theirs for ours, theirs in zip(podium, bare, strict=True)]
+    return [
+        {
+            "steps": steps,
+            "pairs": pairs,
+            "bare_median_s": round(statistics.median(bare), 2),
+            "podium_median_s": round(statistics.median(podium), 2),
+            "ratio_median": round(statistics.median(ratios), 3),
+            "ratio_min": round(min(ratios), 3),
+            "ratio_max": round(max(ratios), 3),
+            "goal": GOAL,
+        }
+    ]
+
+
+def _spec(client: Client, steps: int) -> dict[str, Any]:
+    """The demo job with `steps` steps and no evaluation in between: the bare script has none."""
+    uploads = Uploads(
+        client.upload_file(TRAIN), client.upload_file(HELDOUT), client.upload_reward(REWARD, name=REWARD_NAME)
+    )
+    spec = copy.deepcopy(job_spec(uploads))
+    spec["method"]["grpo"]["hyperparameters"]["max_steps"] = steps
+    spec["method"]["grpo"]["evaluation"]["every_steps"] = None
+    return spec
+
+
+def _run_bare(steps: int, folder: Path) -> float:
+    with tempfile.TemporaryDirectory(dir=folder) as output:
+        command = [sys.executable, "-m", "bench._bare_trl", str(steps), output]
+        finished = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    return float(finished.stdout.splitlines()[-1])
+
+
+def _run_job(client: Client, spec: dict[str, Any]) -> float:
+    """Seconds between the trainer's own lines at the begin and the end of its training stage."""
+    job = client.submit(spec)
+    while not (job := client.job(job.id)).has_ended:
+        time.sleep(0.5)
+    if job.status != "succeeded":
+        raise SystemExit(f"the job is {job.status}: {job.error}")
+    stages = {
+        event["code"]: float(event["data"]["at"])
+        for event in json.loads(client.get(f"/v1/fine_tuning/jobs/{job.id}/events?limit=100"))["data"]
+        if event["code"].startswith("stage_")
+    }
+    return stages["stage_evaluating"] - stages["stage_training"]
+
+
+def _quiet(_line: str) -> None:
+    return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Which jobs workers are told of, how often, and what happens to the hints when the broker is away or full."""
+
+import base64
+import json
+from collections import Counter
+
+import pytest
+import redis
+from pydantic import SecretStr
+
+from cli.valkey import free_port
+from core.db import jobs
+from core.queue import TRAIN_QUEUE
+from core.status import JobStatus
+from tests.factories import claimed, expire, put_into, queued_job, read_job
+from tests.threads import race
+from worker.dispatcher import MAX_WAITING, HintQueue, dispatch
+from worker.main import make_celery
+
+
+class DyingBroker:
+    """Takes one hint, and is gone."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def room(self) -> int:
+        return 10
+
+    def send(self, job_id) -> None:
+        if self.sent:
+            raise redis.ConnectionError
+        self.sent.append(job_id)
+
+
+def due(sessions, *, hint_repeat_s: float = 30, limit: int = 100):
+    with sessions.begin() as session:
+        return list(jobs.due(session, hint_repeat_s=hint_repeat_s, limit=limit))
+
+
+@pytest.fixture
+def broker(valkey_url):
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def hints(valkey_url, settings, broker):
+    queue = HintQueue(make_celery(settings.model_copy(update={"broker_url": SecretStr(valkey_url)})))
+    yield queue
+    queue.close()
+
+
+def test_a_queued_job_is_due_once_within_the_interval(sessions):
+    job_id = queued_job(sessions)
+    assert due(sessions) == [job_id]
+    assert due(sessions) == []
+    assert read_job(sessions, job_id).hinted_at is not None
+
+
+def test_a_job_that_nobody_took_is_due_again_after_the_interval(sessions):
+    job_id = queued_job(sessions)
+    assert due(sessions, hint_repeat_s=0.001) == [job_id]
+    assert due(sessions, hint_repeat_s=0.001) == [job_id]
+
+
+def test_a_running_job_is_due_only_when_its_lease_has_run_out(sessions):
+    lease = claimed(sessions)
+    assert due(sessions) == []
+    expire(sessions, lease.job_id)
+    assert due(sessions) == [lease.job_id]
+
+
+@pytest.mark.parametrize("status", [s for s in JobStatus if s not in (JobStatus.QUEUED, JobStatus.RUNNING)])
+def test_no_other_job_is_due(sessions, status):
+    put_into(sessions, status)
+    assert due(sessions) == []
+
+
+def test_the_oldest_jobs_come_first(sessions):
+    job_ids = [queued_job(sessions) for _ in range(4)]
+    assert due(sessions, limit=3) == job_ids[:3]
+    assert due(sessions, limit=3) == job_ids[3:]
+
+
+def test_dispatchers_that_look_at_once_share_the_jobs_and_tell_of_each_one_time(sessions):
+    job_ids = [queued_job(sessions) for _ in range(20)]
+    shares = race(4, lambda _: due(sessions))
+    assert Counter(job_id for share in shares for job_id in share) == Counter(job_ids)
+
+
+def test_a_job_that_another_dispatcher_is_about_to_tell_of_is_passed_over_without_waiting(sessions):
+    first, second = queued_job(sessions), queued_job(sessions)
+    with sessions.begin() as session:
+        assert list(jobs.due(session, hint_repeat_s=30, limit=1)) == [first]
+        assert due(sessions) == [second]
+
+
+def test_a_hint_carries_the_id_of_the_job_to_the_queue(sessions, settings, hints, broker):
+    job_id = queued_job(sessions)
+    assert dispatch(sessions, hints, settings) == 1
+    (message,) = broker.lrange(TRAIN_QUEUE, 0, -1)
+    arguments = base64.b64decode(json.loads(message)["body"])  # Celery's message protocol 2
+    assert json.loads(arguments)[0] == [job_id]
+
+
+def test_hints_reach_the_queue_after_the_broker_was_flushed(sessions, settings, hints, broker):
+    queued_job(sessions)
+    dispatch(sessions, hints, settings)
+    broker.flushall()
+    queued_job(sessions)
+    assert dispatch(sessions, hints, settings) == 1
+    assert broker.llen(TRAIN_QUEUE) == 1
+
+
+def test_no_more_hints_wait_than_are_of_use(sessions, settings, hints, broker):
+    job_ids = [queued_job(sessions) for _ in range(MAX_WAITING + 3)]
+    assert dispatch(sessions, hints, settings) == MAX_WAITING
+    assert dispatch(sessions, hints, settings) == 0
+    assert read_job(sessions, job_ids[-1]).hinted_at is None
+    broker.lpop(TRAIN_QUEUE)
+    assert dispatch(sessions, hints, settings) == 1
+    assert broker.llen(TRAIN_QUEUE) == MAX_WAITING
+
+
+def test_while_the_broker_is_away_no_job_is_marked_as_told(sessions, settings, hints):
+    job_id = queued_job(sessions)
+    nobody = SecretStr(f"redis://127.0.0.1:{free_port()}/0")
+    deaf = HintQueue(make_celery(settings.model_copy(update={"broker_url": nobody})))
+    assert dispatch(sessions, deaf, settings) == 0
+    deaf.close()
+    assert read_job(sessions, job_id).hinted_at is None
+    assert dispatch(sessions, hints, settings) == 1
+
+
+def test_a_broker_that_goes_away_between_two_hints_costs_one_interval(sessions, settings):
+    job_ids = [queued_job(sessions) for _ in range(3)]
+
+    assert dispatch(sessions, DyingBroker(), settings) == 1
+    assert due(sessions) == []
+    assert due(sessions, hint_repeat_s=0.001) == job_ids

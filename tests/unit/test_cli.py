@@ -1,0 +1,198 @@
+"""The command line without a server: its words, its files, what it prints and what it refuses to unpack."""
+
+import io
+import json
+import shlex
+import socket
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli import checks
+from cli.archive import unpack
+from cli.client import JobView, Progress
+from cli.curl import Curl
+from cli.data_folder import Connection, DataFolder, write_secret
+from cli.demo import describe
+from cli.errors import FolderInUse, NoConnection, PortUnavailable, UnsafeArchive
+from cli.jobs import connect
+from cli.main import app
+from cli.stack import listen
+from cli.verdict import verdict_lines
+from core.results import JobResults
+from tests.samples import results_document
+
+COMMANDS = ["up", "demo", "test", "bench", "migrate", "keys", "jobs", "doctor", "version"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    folder = DataFolder(tmp_path / "data")
+    folder.make()
+    return folder
+
+
+def podium(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+def test_help_names_every_command():
+    shown = podium("--help").output
+    assert all(command in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command):
+    assert podium(command, "--help").exit_code == 0
+
+
+def test_an_unknown_bench_names_the_benches_there_are(tmp_path, monkeypatch):
+    (tmp_path / "overhead.py").touch()
+    monkeypatch.setattr(checks, "BENCHES", tmp_path)
+    result = podium("bench", "overheat")
+    assert result.exit_code == 1
+    assert "overhead" in result.stderr
+
+
+def test_an_error_ends_the_command_with_its_sentence_and_its_fix(tmp_path, monkeypatch):
+    monkeypatch.delenv("PODIUM_URL", raising=False)
+    result = podium("jobs", "list", "--data", str(tmp_path))
+    assert result.exit_code == 1
+    assert "error: No server is known" in result.stderr
+    assert "fix: Start one with `podium up`" in result.stderr
+
+
+def test_a_port_out_of_range_is_a_usage_error():
+    assert podium("up", "--port", "70000").exit_code == 2
+
+
+def test_connection_file_is_private_and_round_trips(folder):
+    connection = Connection(url="http://127.0.0.1:8000", api_key="pk_secret", pid=7)
+    folder.write_connection(connection)
+    assert stat.S_IMODE(folder.connection.stat().st_mode) == 0o600
+    assert set(json.loads(folder.connection.read_text())) == {"url", "api_key", "pid"}
+    assert folder.read_connection() == connection
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"url": "http://127.0.0.1:8000"}', "[]"])
+def test_a_broken_connection_file_means_no_connection(folder, content):
+    folder.connection.write_text(content)
+    assert folder.read_connection() is None
+
+
+def test_a_secret_replaces_an_open_file_by_a_private_one(tmp_path):
+    path = tmp_path / "api_key"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_secret(path, "new")
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_options_win_over_the_local_stack(folder):
+    folder.write_connection(Connection(url="http://127.0.0.1:8000", api_key="pk_local", pid=7))
+    with connect("http://elsewhere:9000/", None, folder.root) as client:
+        assert client.url == "http://elsewhere:9000"
+    with connect(None, None, folder.root) as client:
+        assert client.url == "http://127.0.0.1:8000"
+
+
+def test_no_server_known_is_an_error_with_a_fix(folder):
+    with pytest.raises(NoConnection), connect(None, "pk_key", folder.root):
+        pass
+
+
+def test_a_held_folder_is_refused_and_names_the_holder(folder):
+    with folder.held():
+        assert folder.is_held()
+        with pytest.raises(FolderInUse, match=r"process \d+"), folder.held():
+            pass
+    assert not folder.is_held()
+
+
+def test_a_taken_port_is_an_error_only_when_it_was_asked_for():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortUnavailable, match=str(port)):
+            listen(port, say=print)
+
+
+def test_without_a_wish_the_next_free_port_is_taken_and_said():
+    said: list[str] = []
+    with listen(None, say=said.append) as first, listen(None, say=said.append) as second:
+        chosen = second.getsockname()[1]
+        assert chosen > first.getsockname()[1]
+        assert any(str(chosen) in line for line in said)
+
+
+def test_verdict_lines_begin_with_the_fixed_words():
+    lines = verdict_lines(JobResults.model_validate(results_document()))
+    assert [line.split()[0] for line in lines[:5]] == ["baseline", "final", "fixed", "broken", "p"]
+    assert "sampled 105/200 (52.5 %)" in lines[0]
+    assert "sampled 153/200 (76.5 %)" in lines[1]
+    assert lines[2].split()[1] == "55"
+    assert lines[3].split()[1] == "7"
+    assert lines[4].split()[1] == "1.2e-10"
+
+
+def test_verdict_without_a_p_value_says_so():
+    document = results_document()
+    document["verdict"] |= {"p_value": None, "outcome": "not_comparable"}
+    assert verdict_lines(JobResults.model_validate(document))[4].startswith("p         not comparable")
+
+
+def test_the_live_line_says_only_what_is_known():
+    assert describe(JobView(id="ftjob-1", status="queued")) == "queued"
+    progress = Progress(step=42, max_steps=120, reward=0.7125, silent_share=0.375, estimated_remaining_s=95.4)
+    running = JobView(id="ftjob-1", status="running", stage="training", progress=progress)
+    assert describe(running) == "training  step 42/120  reward 0.713  silent 38 %  1 min 35 s left"
+
+
+def test_a_pasted_submit_line_carries_the_spec_unchanged():
+    spec = {"model": "podium/tiny", "suffix": 'it\'s "quoted" $HOME `id`'}
+    words = shlex.split(Curl("http://127.0.0.1:8000", "pk_key").submit(spec))
+    assert json.loads(words[words.index("-d") + 1]) == spec
+
+
+def make_tar(path: Path, *members: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for member in members:
+            member.size = 5 if member.isfile() else 0
+            tar.addfile(member, io.BytesIO(b"bytes") if member.isfile() else None)
+    return path
+
+
+def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+def test_unpack_writes_plain_files(tmp_path):
+    archive = make_tar(tmp_path / "a.tar", tarfile.TarInfo("adapter_config.json"), tarfile.TarInfo("sub/README.md"))
+    written = unpack(archive, tmp_path / "out")
+    assert written == [tmp_path / "out/adapter_config.json", tmp_path / "out/sub/README.md"]
+    assert written[1].read_bytes() == b"bytes"
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        tarfile.TarInfo("../escaped"),
+        tarfile.TarInfo("sub/../../escaped"),
+        tarfile.TarInfo("/tmp/escaped"),
+        link("link", "/etc/passwd", tarfile.SYMTYPE),
+        link("link", "../escaped", tarfile.LNKTYPE),
+        link("pipe", "", tarfile.FIFOTYPE),
+    ],
+    ids=["parent", "hidden parent", "absolute", "symlink", "hard link", "fifo"],
+)
+def test_unpack_refuses_what_would_leave_the_folder_before_writing_anything(tmp_path, evil):
+    archive = make_tar(tmp_path / "a.tar", tarfile.TarInfo("good"), evil)
+    with pytest.raises(UnsafeArchive):
+        unpack(archive, tmp_path / "out")
+    assert not (tmp_path / "out/good").exists()
+    assert not (tmp_path / "escaped").exists()

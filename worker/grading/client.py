@@ -1,0 +1,195 @@
+"""Grading from the trainer's side: rollouts in, one `Grade` each out, whatever reward code does.
+
+Reward code runs in a process of its own (`worker.grading.process` says what that protects from, and what not).
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from core.errors import InvalidReward, Problem, ServiceError
+from core.reward_source import RewardEntry, analyse, decode_source
+from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
+from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
+from worker.grading.protocol import ProtocolError
+
+__all__ = ["Grade", "GradeOutcome", "Grader", "GraderFailed", "Rollout", "combine"]
+
+log = structlog.get_logger()
+
+_GRADES = TypeAdapter(list[Grade])
+
+
+class GraderFailed(ServiceError):
+    """The grading process crashed or hung while it loaded the reward."""
+
+    code = "grader_failed"
+    default_fix = "Load the reward's file with Python by itself: importing it must end, and quickly."
+
+
+class Grader:
+    """One reward in one grading process; a context manager, for one thread.
+
+    A batch that crashes the process or passes its deadline is tried once more as a whole, then one rollout at a time,
+    so that only the rollouts at fault get `infrastructure_error`. A call of `grade` therefore takes at most three
+    batch deadlines, beside restarts.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        *,
+        entry_point: str | None = None,
+        batch_deadline_s: float = 60.0,
+        item_deadline_s: float = 5.0,
+        load_deadline_s: float = 60.0,
+    ) -> None:
+        self._source = source.resolve()
+        self._entry_point = entry_point
+        self._batch_deadline_s = batch_deadline_s
+        self._item_deadline_s = item_deadline_s
+        self._load_deadline_s = load_deadline_s
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._process: GradingProcess | None = None
+        self._entry: RewardEntry | None = None
+        self.output = OutputTail()
+        """What reward code wrote to standard output and error, over all restarts."""
+        self.restarts = 0
+
+    def __enter__(self) -> Self:
+        """Start and load; raises `InvalidReward` when the source cannot be loaded, `GraderFailed` when that crashes."""
+        self._entry = analyse(decode_source(self._source.read_bytes()), entry_point=self._entry_point)
+        self._folder = tempfile.TemporaryDirectory(prefix="podium-grader-", ignore_cleanup_errors=True)
+        try:
+            self._process = self._start()
+        except ProcessBrokenError as error:
+            self.close()
+            raise GraderFailed(f"Loading the reward failed: {error}. {self.output.text()[-2000:]}".strip()) from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def entry(self) -> RewardEntry:
+        assert self._entry is not None, "enter the grader first"
+        return self._entry
+
+    @property
+    def pid(self) -> int | None:
+        """Of the grading process, while there is one."""
+        return self._process.pid if self._process else None
+
+    def close(self) -> None:
+        self._stop()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
+        """One grade per rollout, in order. Never raises for what reward code does."""
+        if not rollouts:
+            return []
+        for _ in range(2):
+            try:
+                return self._ask(rollouts, step, self._batch_deadline_s)
+            except ProcessBrokenError as error:
+                failure = str(error)
+        if len(rollouts) == 1:
+            return [self._infrastructure_error(failure)]
+        return self._grade_one_by_one(rollouts, step)
+
+    def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
+        grades: list[Grade] = []
+        end = time.monotonic() + self._batch_deadline_s
+        for rollout in rollouts:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
+                grades.append(self._infrastructure_error("not tried: the time of its batch was used up by others"))
+                continue
+            try:
+                grades += self._ask([rollout], step, min(remaining, self._item_deadline_s))
+            except ProcessBrokenError as error:
+                grades.append(self._infrastructure_error(str(error)))
+        return grades
+
+    def _ask(self, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade]:
+        process = self._running()
+        request = {"kind": "grade", "step": step, "rollouts": [_as_json(rollout) for rollout in rollouts]}
+        try:
+            answer = process.ask(request, deadline_s)
+            grades = _GRADES.validate_python(answer.get("grades"))
+            if len(grades) != len(rollouts):
+                process.fail(f"sent {len(grades)} grades for {len(rollouts)} rollouts")
+        except ProtocolError as error:  # a batch too large to send; its rollouts may go one by one
+            raise ProcessBrokenError(str(error)) from error
+        except ValidationError:
+            self._stop()
+            raise ProcessBrokenError("the grading process sent what are not grades") from None
+        except ProcessBrokenError as error:
+            self._stop()
+            log.warning("grading_process_broken", reason=str(error), rollouts=len(rollouts))
+            raise
+        return grades
+
+    def _infrastructure_error(self, message: str) -> Grade:
+        """With the end of the process's output: Python writes there where it crashed."""
+        output = self.output.text()[-2000:]
+        return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=message, traceback=output or None)
+
+    def _running(self) -> GradingProcess:
+        if self._process is None:
+            self.restarts += 1
+            try:
+                self._process = self._start()
+            except InvalidReward as error:
+                raise ProcessBrokenError(f"the reward could be loaded before, but not again: {error}") from error
+        return self._process
+
+    def _start(self) -> GradingProcess:
+        assert self._folder is not None, "enter the grader first"
+        process = GradingProcess(Path(self._folder.name), self.output)
+        request = {"kind": "load", "path": str(self._source), "entry": asdict(self.entry)}
+        try:
+            _check_loaded(process.ask(request, self._load_deadline_s))
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+def _as_json(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "prompt": rollout.prompt,
+        "completion": rollout.completion,
+        "completion_ids": list(rollout.completion_ids),
+        "columns": dict(rollout.columns),
+    }
+
+
+def _check_loaded(answer: dict[str, Any]) -> None:
+    if "loaded" in answer:
+        return
+    problem = Problem(
+        "source",
+        f"loading it raised {answer.get('message')}\n{str(answer.get('traceback'))[-2000:]}",
+        "load_error",
+        "Load the file with Python by itself, with the packages of the worker, and correct what it raises.",
+    )
+    raise InvalidReward.of([problem], subject="The reward")

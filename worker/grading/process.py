@@ -1,0 +1,176 @@
+"""One grading process: started, asked, killed.
+
+What this protects the caller from: crashes, hangs and endless output of reward code, changes to the caller's state, and
+environment variables that would be handed on. What it does not protect from is reward code that means harm: the process
+has the caller's user, and with it the caller's files, network, share of memory, and `/proc` (where the environment of
+the caller can be read); what it starts in sessions of its own outlives it.
+"""
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Never
+
+from worker.grading import protocol
+
+LOG_BYTES = 64 * 1024
+"""How much of the end of standard output and error is kept."""
+_CHUNK_BYTES = 256 * 1024
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_BOOTSTRAP = "import sys; sys.path += sys.argv.pop().split('\\n'); from worker.grading.child import main; main()"
+
+
+class ProcessBrokenError(Exception):
+    """The process crashed, hung or said what it must not. It has been killed."""
+
+
+class OutputTail:
+    """The end of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self.dropped_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        self._kept += data
+        if (excess := len(self._kept) - LOG_BYTES) > 0:
+            del self._kept[:excess]
+            self.dropped_bytes += excess
+
+    def text(self) -> str:
+        return self._kept.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+
+
+class GradingProcess:
+    """Started on construction. Not for several threads: it is killed when the thread that started it ends."""
+
+    def __init__(self, working_folder: Path, output: OutputTail) -> None:
+        """Raises `ProcessBrokenError` when the system cannot start it."""
+        self._output = output
+        self._socket, theirs = socket.socketpair()
+        self._output_fd, output_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                _command(theirs.fileno()),
+                env={},
+                cwd=working_folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._socket.close()
+            os.close(self._output_fd)
+            raise ProcessBrokenError(f"the grading process cannot be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(output_end)
+        self._socket.setblocking(False)
+        os.set_blocking(self._output_fd, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+        """Send one request and wait for its answer, draining the output meanwhile; raises `ProcessBrokenError`.
+
+        A request that cannot be sent raises `protocol.ProtocolError`, and the process lives on.
+        """
+        request_id = secrets.token_hex(16)  # not to be guessed: nothing can be answered before it was asked
+        frame = protocol.encode({"id": request_id, **request})
+        try:
+            answer = protocol.decode(self._exchange(frame, deadline_s))
+        except protocol.ProtocolError as error:
+            self.fail(f"sent what is not an answer: {error}")
+        except ConnectionError:
+            self.fail(None)
+        if answer.pop("id", None) != request_id:
+            self.fail("answered another request")
+        return answer
+
+    def fail(self, reason: str | None) -> Never:
+        """Kill the process and raise; without a reason, say how it ended by itself."""
+        status = self.close()
+        raise ProcessBrokenError(f"the grading process {reason or _describe_end(status)}")
+
+    def close(self) -> int:
+        """Kill the process and what it started in its session, and reap it; the exit status, also when called again."""
+        if self._process.returncode is None:  # not reaped yet, so the id is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        status = self._process.wait()
+        if self._output_fd >= 0:
+            self._drain()
+            os.close(self._output_fd)
+            self._output_fd = -1
+        self._socket.close()
+        return status
+
+    def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
+        """Send `frame` and receive one frame's body; raises ConnectionError when the process ends."""
+        deadline = time.monotonic() + deadline_s
+        outgoing, incoming = memoryview(frame), bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output_fd, selectors.EVENT_READ)
+            selector.register(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            while (remaining := deadline - time.monotonic()) > 0:
+                for key, events in selector.select(remaining):
+                    if key.fileobj == self._output_fd:
+                        if not self._drain():
+                            selector.unregister(self._output_fd)
+                        continue
+                    if events & selectors.EVENT_WRITE:
+                        outgoing = outgoing[self._socket.send(outgoing[:_CHUNK_BYTES]) :]
+                        if not outgoing:
+                            selector.modify(self._socket, selectors.EVENT_READ)
+                    if events & selectors.EVENT_READ and (body := self._receive(incoming)) is not None:
+                        return body
+        return self.fail(f"gave no answer within {deadline_s:g} s")
+
+    def _receive(self, incoming: bytearray) -> bytes | None:
+        """Add what has arrived to `incoming`; the body, once the frame is whole."""
+        data = self._socket.recv(_CHUNK_BYTES)
+        if not data:
+            raise ConnectionResetError
+        incoming += data
+        header = protocol.HEADER.size
+        if len(incoming) < header:
+            return None
+        size = protocol.body_size(bytes(incoming[:header]))
+        if len(incoming) > header + size:
+            raise protocol.ProtocolError("more than one frame")
+        return bytes(incoming[header:]) if len(incoming) == header + size else None
+
+    def _drain(self) -> bool:
+        """Read the output that is there, at most one pipe full; False at its end."""
+        try:
+            data = os.read(self._output_fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        self._output.add(data)
+        return bool(data)
+
+
+def _command(descriptor: int) -> list[str]:
+    """This interpreter, isolated (-I), without site configuration (-S); it finds packages where this process does."""
+    packages = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    roots = "\n".join([str(_PACKAGE_ROOT), *packages])
+    arguments = [str(descriptor), str(os.getpid()), roots]
+    return [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, *arguments]
+
+
+def _describe_end(status: int) -> str:
+    if status >= 0:
+        return f"exited with code {status}"
+    return f"was killed by {signal.Signals(-status).name}"

@@ -1,0 +1,129 @@
+"""After every optimizer step: its numbers into the journal; then what is due: an evaluation, a checkpoint, the end."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from core.spec import JobSpec
+from core.status import Stage
+from worker.run_directory import CheckpointSaved, RunDirectory, StageStarted, StepDone, json_number
+from worker.training.checkpoints import republish_checkpoint, save_checkpoint
+from worker.training.phases import Phase, PhaseTimer
+from worker.training.progress import Progress
+from worker.training.scoreboard import Scoreboard
+from worker.training.stop import Stopped, StopRequest
+from worker.training.trainer import PodiumTrainer
+
+CHECKPOINT_METRICS = ("loss", "reward", "grad_norm", "entropy", "kl")
+
+
+class StepEnd(TrainerCallback):
+    """A step's line is written before its evaluation and its checkpoint, so it never waits for them.
+
+    Its `phase/..._s` cover the wall time since the line before it: they include the evaluation and the checkpoint
+    that followed the previous step, and all lines of an attempt add up to its training stage.
+    """
+
+    def __init__(
+        self,
+        trainer: PodiumTrainer,
+        run: RunDirectory,
+        spec: JobSpec,
+        scoreboard: Scoreboard,
+        phases: PhaseTimer,
+        stop: StopRequest,
+    ) -> None:
+        self._trainer = trainer
+        self._run = run
+        self._spec = spec
+        self._scoreboard = scoreboard
+        self._phases = phases
+        self._stop = stop
+
+    @property
+    def _progress(self) -> Progress:
+        return self._scoreboard.progress
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take the evaluation that a stop kept the earlier attempt from."""
+        step = self._progress.step
+        if self._evaluation_is_due(step) and _name(step) not in self._progress.scores:
+            metrics, is_best = self._evaluate(step)
+            if is_best:
+                republish_checkpoint(self._run, step, self._progress)
+                self._announce_checkpoint(step, metrics, is_best=True)
+        self._phases.lap()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._phases.enter(Phase.OPTIMIZER)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._phases.leave()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """The last thing that happens in a step. TRL logs once more when training ends, without a loss."""
+        if logs is None or "loss" not in logs:
+            return
+        state.log_history.clear()
+        step = self._progress.step = state.global_step
+        self._progress.tally.steps_without_gradient += logs.get("grad_norm") == 0
+        metrics = self._report(step, logs)
+        is_best = False
+        if self._evaluation_is_due(step) and not self._stop.wanted:
+            evaluated, is_best = self._evaluate(step)
+            metrics |= evaluated
+        if is_best or self._checkpoint_is_due(step):
+            self._save(step, metrics, is_best=is_best)
+        control.should_training_stop |= self._stop.wanted
+
+    def _report(self, step: int, logs: Mapping[str, Any]) -> dict[str, float | None]:
+        lap = {f"phase/{phase}_s": seconds for phase, seconds in self._phases.lap().items() if phase != Phase.LOAD}
+        numbers = {**self._trainer.take_batch_metrics(), **logs, **lap, "phase/total_s": sum(lap.values())}
+        metrics = {name: None if value is None else json_number(float(value)) for name, value in numbers.items()}
+        self._run.append(StepDone(at=time.time(), step=step, metrics=metrics))
+        return {name: metrics[name] for name in CHECKPOINT_METRICS if name in metrics}
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        """The last step has the final evaluation."""
+        every = self._spec.evaluation.every_steps
+        return every is not None and 0 < step < self._spec.max_steps and step % every == 0
+
+    def _checkpoint_is_due(self, step: int) -> bool:
+        regular = step % self._spec.checkpoints.every_steps == 0
+        return regular or step >= self._spec.max_steps or self._stop.wanted
+
+    def _evaluate(self, step: int) -> tuple[dict[str, float | None], bool]:
+        self._run.append(StageStarted(at=time.time(), stage=Stage.EVALUATING))
+        try:
+            metrics = self._scoreboard.take(_name(step), step)
+        except Stopped:
+            return {}, False
+        self._run.append(StageStarted(at=time.time(), stage=Stage.TRAINING))
+        return metrics, self._scoreboard.is_best(_name(step))
+
+    def _save(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
+        with self._phases.phase(Phase.CHECKPOINT):
+            save_checkpoint(self._trainer, self._run, self._progress)
+        self._announce_checkpoint(step, metrics, is_best=is_best)
+
+    def _announce_checkpoint(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
+        self._run.append(CheckpointSaved(at=time.time(), step=step, metrics=dict(metrics), is_best=is_best))
+
+
+def _name(step: int) -> str:
+    return f"step-{step}"

@@ -1,0 +1,183 @@
+"""Every held-out task answered by the policy as it stands, and graded by the rewards that it is trained on.
+
+Baseline, every-N-steps and final evaluations are this one function over the same tasks in the same batches with the
+same seeds, so that two of them differ by the policy alone. It leaves training untouched: no random number of the
+training stream is drawn, and the model's mode is put back.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+
+from core.results import Answer, Evaluation, TaskResult
+from core.rows import canonical_prompt_sha256
+from core.spec import JobSpec
+from worker.training.data import Task
+from worker.training.environment import Device
+from worker.training.failures import GraderFailed
+from worker.training.rewards import Completion, Rewards
+from worker.training.stop import StopRequest
+
+BATCH_SIZE = {"cpu": 64, "cuda": 64}
+"""Fixed by device: the batch layout decides which random numbers an answer is sampled with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How answers are taken from the policy: greedily, or sampled at a temperature with a seed."""
+
+    max_tokens: int
+    temperature: float | None = None
+    top_p: float = 1.0
+    seed: int = 0
+
+    def generation_config(self, *, eos_token_ids: Sequence[int], pad_token_id: int) -> GenerationConfig:
+        """Every knob spelled out: what is unset would come from the model's own file (Qwen's samples at 0.6)."""
+        sampling: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if self.temperature is not None:
+            sampling = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
+        return GenerationConfig(
+            **sampling,
+            num_beams=1,
+            repetition_penalty=1.0,
+            max_new_tokens=self.max_tokens,
+            eos_token_id=list(eos_token_ids),
+            pad_token_id=pad_token_id,
+            use_cache=True,
+            disable_compile=True,
+        )
+
+
+@dataclass
+class Evaluator:
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    eos_token_ids: Sequence[int]
+    tasks: Sequence[Task]
+    rewards: Rewards
+    spec: JobSpec
+    device: Device
+    stop: StopRequest
+    last_error: str | None = None
+    """What a reward said when it last failed on an answer."""
+
+    def evaluate(self, step: int) -> Evaluation:
+        """The policy after `step` optimizer steps.
+
+        Raises `Stopped` between batches when told to stop, `GraderFailed` when not one answer can be graded.
+        """
+        started = time.monotonic()
+        with _untouched_training(self.model, self.device):
+            greedy = self._answer_all(self._greedy, step)
+            sampled = [self._answer_all(decoding, step) for decoding in self._sampled]
+        if all(answer.reward is None for answers in (greedy, *sampled) for answer in answers):
+            raise GraderFailed(f"No held-out answer could be graded. The last error: {self.last_error}")
+        results = tuple(
+            TaskResult(
+                task=task.row.line,
+                prompt_sha256=canonical_prompt_sha256(task.row),
+                greedy=greedy[place],
+                sampled=tuple(answers[place] for answers in sampled),
+            )
+            for place, task in enumerate(self.tasks)
+        )
+        seconds = time.monotonic() - started
+        return Evaluation(step=step, pass_threshold=self.spec.pass_threshold, tasks=results, seconds=seconds)
+
+    @cached_property
+    def _greedy(self) -> Decoding:
+        return Decoding(self.spec.hyperparameters.max_completion_length)
+
+    @cached_property
+    def _sampled(self) -> list[Decoding]:
+        wanted, training = self.spec.evaluation, self.spec.hyperparameters
+        temperature = wanted.temperature or training.temperature
+        return [
+            Decoding(training.max_completion_length, temperature, training.top_p, _seed(self.spec.seed, sample))
+            for sample in range(wanted.samples_per_task)
+        ]
+
+    @cached_property
+    def _batches(self) -> list[list[int]]:
+        """Places of tasks, longest prompts first: little padding, and memory runs out at once or never."""
+        order = sorted(range(len(self.tasks)), key=lambda place: -len(self.tasks[place].prompt_ids))
+        size = BATCH_SIZE[self.device.kind]
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _answer_all(self, decoding: Decoding, step: int) -> list[Answer]:
+        """One answer per task, in the order of the tasks."""
+        answers: dict[int, Answer] = {}
+        for number, places in enumerate(self._batches):
+            torch.manual_seed(_seed(decoding.seed, number))
+            completions = self._complete([self.tasks[place] for place in places], decoding)
+            answers |= zip(places, self._grade(completions, step), strict=True)
+            self.stop.check()
+        return [answers[place] for place in range(len(self.tasks))]
+
+    def _complete(self, tasks: Sequence[Task], decoding: Decoding) -> list[Completion]:
+        pad = self.tokenizer.pad_token_id
+        ids, mask = _left_padded([task.prompt_ids for task in tasks], pad, self.model.device)
+        config = decoding.generation_config(eos_token_ids=self.eos_token_ids, pad_token_id=pad)
+        with torch.autocast(self.device.kind, torch.bfloat16, enabled=self.device.bf16):
+            output = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        answers = [self._until_eos(row) for row in output[:, ids.shape[1] :].tolist()]
+        texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return [
+            Completion(task.row, text, answer, is_truncated=answer[-1] not in self.eos_token_ids)
+            for task, text, answer in zip(tasks, texts, answers, strict=True)
+        ]
+
+    def _until_eos(self, ids: list[int]) -> list[int]:
+        end = next((place for place, token in enumerate(ids) if token in self.eos_token_ids), len(ids) - 1)
+        return ids[: end + 1]
+
+    def _grade(self, completions: Sequence[Completion], step: int) -> Iterator[Answer]:
+        for completion, scored in zip(completions, self.rewards.score(completions, step=step), strict=True):
+            reward = scored.reward
+            self.last_error = scored.error or self.last_error
+            yield Answer(
+                completion=completion.text,
+                reward=reward,
+                passed=None if reward is None else reward >= self.spec.pass_threshold,
+                completion_tokens=len(completion.token_ids),
+                finish_reason="length" if completion.is_truncated else "stop",
+            )
+
+
+@contextmanager
+def _untouched_training(model: PreTrainedModel, device: Device) -> Iterator[None]:
+    """Evaluation mode (no dropout, no gradient), with every random state put back as it was."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.is_cuda else []), torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+def _left_padded(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, both of shape (prompts, longest prompt)."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
+    return ids, mask
+
+
+def _seed(*parts: int) -> int:
+    """A seed for `torch.manual_seed` that is fixed by `parts`."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:7])

@@ -1,0 +1,159 @@
+"""One run from its plan to its result."""
+
+import time
+import traceback
+from dataclasses import dataclass
+
+import torch
+from transformers import PrinterCallback
+
+from core.status import Stage
+from worker.run_directory import Notice, Outcome, RunDirectory, RunPlan, StageStarted, Summary
+from worker.training import config
+from worker.training.callbacks import StepEnd
+from worker.training.checkpoints import load_progress
+from worker.training.data import RunData, load_data, training_set
+from worker.training.environment import Device, describe_environment, detect_device
+from worker.training.evaluate import Evaluator
+from worker.training.export import export_result, name_base
+from worker.training.failures import named_failure
+from worker.training.model import check_method, load_policy, load_tokenizer
+from worker.training.phases import Phase, PhaseTimer
+from worker.training.progress import Progress
+from worker.training.rewards import Rewards, open_rewards
+from worker.training.scoreboard import Scoreboard
+from worker.training.stop import Stopped, StopRequest
+from worker.training.trainer import PodiumTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """Everything that a run works with, loaded."""
+
+    trainer: PodiumTrainer
+    scoreboard: Scoreboard
+    data: RunData
+    device: Device
+
+
+def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequest) -> Outcome:
+    """How the run ended. Never raises: what went wrong is in the outcome, and its traceback on standard error."""
+    progress = Progress()
+    try:
+        if plan.resume_step is not None:
+            progress = load_progress(run.resume)
+        summary = _run(run, plan, progress, phases, stop)
+    except Stopped:
+        return Outcome(kind="stopped", step=progress.step)
+    except Exception as error:  # noqa: BLE001 - the border of the process: every end of a run has a name
+        traceback.print_exc()
+        return Outcome(kind="failed", step=progress.step, failure=named_failure(error).detail)
+    return Outcome(kind="finished", step=progress.step, summary=summary)
+
+
+def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTimer, stop: StopRequest) -> Summary:
+    spec, device = plan.spec, detect_device()
+    check_method(spec, device)
+    with open_rewards(run, spec.rewards) as rewards:
+        with phases.phase(Phase.LOAD):
+            bench = _load(run, plan, rewards, device, progress, phases, stop)
+        if not bench.scoreboard.reuse("baseline"):
+            _start_stage(run, Stage.BASELINE)
+            bench.scoreboard.take("baseline", 0)
+        _start_stage(run, Stage.TRAINING)
+        _train(run, plan, bench.trainer, stop)
+        _start_stage(run, Stage.EVALUATING)
+        bench.scoreboard.take("final", progress.step)
+    _start_stage(run, Stage.EXPORTING)
+    trainer = bench.trainer
+    export_result(trainer.model, trainer.processing_class, spec, run.adapter, final_step=progress.step)
+    return _summarise(plan, bench, progress, phases)
+
+
+def _load(
+    run: RunDirectory,
+    plan: RunPlan,
+    rewards: Rewards,
+    device: Device,
+    progress: Progress,
+    phases: PhaseTimer,
+    stop: StopRequest,
+) -> Workbench:
+    spec = plan.spec
+    if device.is_cuda:
+        phases.synchronize = torch.cuda.synchronize
+    tokenizer = load_tokenizer(plan)
+    data = load_data(run, spec, tokenizer)
+    _report_data(run, data)
+    trainer = PodiumTrainer(
+        rows=data.training,
+        rewards=rewards,
+        pass_threshold=spec.pass_threshold,
+        tally=progress.tally,
+        phases=phases,
+        on_rollouts=run.append,
+        model=load_policy(plan, tokenizer, device),
+        args=config.grpo_config(spec, device, run.path / ".trl"),
+        train_dataset=training_set(data.training, spec.hyperparameters.prompts_per_step),
+        processing_class=tokenizer,
+        peft_config=config.lora_config(spec),
+    )
+    name_base(trainer.model, spec)
+    evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
+    scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(StepEnd(trainer, run, spec, scoreboard, phases, stop))
+    return Workbench(trainer, scoreboard, data, device)
+
+
+def _train(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, stop: StopRequest) -> None:
+    """All steps that are left. Raises `Stopped` when told to stop before the last."""
+    stop.check()
+    if plan.resume_step is None:
+        trainer.train()
+    elif plan.resume_step < plan.spec.max_steps:
+        trainer.train(resume_from_checkpoint=str(run.resume))
+    else:  # stopped after the last step: transformers would train one more
+        trainer._load_from_checkpoint(str(run.resume))
+        return
+    if trainer.state.global_step < plan.spec.max_steps:
+        raise Stopped
+
+
+def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: PhaseTimer) -> Summary:
+    tally = progress.tally
+    return Summary(
+        final_step=progress.step,
+        best_evaluation=progress.best_evaluation or "baseline",
+        phases=phases.totals(),
+        environment=describe_environment(bench.device),
+        trained_tokens=tally.trained_tokens,
+        generated_tokens=tally.generated_tokens,
+        train_rows=len(bench.data.training),
+        held_out_rows=len(bench.data.held_out),
+        overlap_rows=bench.data.overlap_rows,
+        silent_share=tally.silent_share,
+        steps_without_gradient=tally.steps_without_gradient,
+        truncated_share=tally.truncated_share,
+        ungraded_rollouts=tally.ungraded_rollouts,
+        resolved_parameters=config.resolved_parameters(plan.spec, bench.device),
+    )
+
+
+def _start_stage(run: RunDirectory, stage: Stage) -> None:
+    run.append(StageStarted(at=time.time(), stage=stage))
+
+
+def _report_data(run: RunDirectory, data: RunData) -> None:
+    if data.left_out:
+        message = f"{data.left_out} rows are left out: their prompts are longer than max_prompt_length"
+        run.append(
+            Notice(at=time.time(), level="warn", code="rows_left_out", message=message, data={"rows": data.left_out})
+        )
+    if data.overlap_rows:
+        message = f"{data.overlap_rows} held-out rows have prompts that are also trained on: their score flatters"
+        run.append(
+            Notice(
+                at=time.time(), level="warn", code="held_out_overlap", message=message, data={"rows": data.overlap_rows}
+            )
+        )

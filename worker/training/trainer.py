@@ -1,0 +1,159 @@
+"""The one subclass of TRL's `GRPOTrainer`: our graders, our journal, a clock on each phase, and exact resumption.
+
+Written against TRL 1.16.0, the pinned version. Every override calls its parent; none of the algorithm is changed.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+from trl.trainer.utils import RepeatSampler
+
+from core.rows import Row
+from worker.run_directory import RolloutsDone
+from worker.training.phases import Phase, PhaseTimer
+from worker.training.progress import Tally
+from worker.training.rewards import Completion, GradingWatch, RewardColumn, Rewards, reward_metrics
+from worker.training.rollouts import RolloutBatch, find_signal, journal_entry
+
+BUFFER_FILE = "rollout_buffer.pt"
+
+
+class EpochRepeatSampler(RepeatSampler):
+    """TRL's sampler draws each epoch's order from a generator of its own, which no checkpoint keeps.
+
+    Told the epoch, it winds the generator forward to it: the same orders as in a run that never stopped.
+    `accelerate.DataLoaderShard.set_epoch` calls this before each epoch.
+    """
+
+    def set_epoch(self, epoch: int) -> None:
+        self.generator.manual_seed(self.seed)
+        for _ in range(epoch):
+            torch.randperm(self.num_samples, generator=self.generator)
+
+
+class PodiumTrainer(GRPOTrainer):
+    def __init__(
+        self,
+        *,
+        rows: Sequence[Row],
+        rewards: Rewards,
+        pass_threshold: float,
+        tally: Tally,
+        phases: PhaseTimer,
+        on_rollouts: Callable[[RolloutsDone], None],
+        **trl_arguments: Any,
+    ) -> None:
+        """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored."""
+        self._tally = tally
+        self._batch_metrics: dict[str, float] = {}
+        self._rows = rows
+        self._rewards = rewards
+        self._pass_threshold = pass_threshold
+        self._phases = phases
+        self._on_rollouts = on_rollouts
+        self._watch = GradingWatch()
+        self._columns = [RewardColumn(name) for name in rewards.names]
+        self._batch: RolloutBatch | None = None
+        super().__init__(reward_funcs=list(self._columns), **trl_arguments)
+        self.accelerator.backward = phases.timed(Phase.BACKWARD, self.accelerator.backward)
+        if self.use_vllm:
+            self.vllm_generation.sync_weights = phases.timed(Phase.WEIGHT_SYNC, self.vllm_generation.sync_weights)
+
+    # Rollouts and rewards.
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        with self._phases.phase(Phase.GENERATION):
+            return super()._generate_single_turn(*args, **kwargs)
+
+    def _calculate_rewards(
+        self, inputs: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids: list[list[int]]
+    ) -> torch.Tensor:
+        """Grade every rollout once with all terms, then let TRL collect the numbers term by term."""
+        with self._phases.phase(Phase.REWARD):
+            texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+            answers = [
+                Completion(self._rows[example["row"]], text, ids, is_truncated=not self._is_finished(ids))
+                for example, text, ids in zip(inputs, texts, completion_ids, strict=True)
+            ]
+            step = self.state.global_step + 1
+            scored = self._rewards.score(answers, step=step)
+            self._watch.check(scored, step=step)
+            self._batch = RolloutBatch(answers, scored, self.num_generations)
+            for column in self._columns:
+                column.values = [score.value(column.__name__) for score in scored]
+            rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+            return rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        batch = self._batch
+        assert batch is not None
+        signal = find_signal(batch.group_rewards, self._pass_threshold)
+        self._tally.add(batch, signal)
+        self._batch_metrics = {**reward_metrics(batch.scored), **signal.metrics}
+        prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
+        advantages = output["advantages"].tolist()
+        step = self.state.global_step + 1
+        self._on_rollouts(journal_entry(batch, step=step, prompts=prompts, advantages=advantages))
+        return output
+
+    def take_batch_metrics(self) -> dict[str, float]:
+        """What the step's generation batch adds to TRL's metrics; empty where a step reuses an older batch."""
+        metrics, self._batch_metrics = self._batch_metrics, {}
+        return metrics
+
+    def _is_finished(self, token_ids: list[int]) -> bool:
+        return token_ids[-1] in {*self.eos_token_ids, self.processing_class.pad_token_id}
+
+    def _prompt_texts(self, ids: torch.Tensor, mask: torch.Tensor) -> list[str]:
+        """The prompt of each group, special tokens included: what the model read."""
+        firsts = slice(None, None, self.num_generations)
+        kept = [row[keep.bool()] for row, keep in zip(ids[firsts], mask[firsts], strict=True)]
+        texts: list[str] = self.processing_class.batch_decode(kept)
+        return texts
+
+    # The clock.
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        phase = Phase.FORWARD if torch.is_grad_enabled() else Phase.LOGPROBS_NO_GRAD
+        with self._phases.phase(phase):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        with self._phases.phase(Phase.FORWARD):
+            self._tally.trained_tokens += int(inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+            loss: torch.Tensor = super()._compute_loss(model, inputs)
+            return loss
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        with self._phases.phase(Phase.OPTIMIZER):
+            return super()._clip_grad_norm(model)
+
+    # Resumption: what transformers and TRL leave out of a checkpoint, or load differently than it was.
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        sampler.__class__ = EpochRepeatSampler
+        return sampler
+
+    def save_buffer(self, folder: Path) -> None:
+        """The rollouts that later steps still use (`num_iterations` > 1), and where in them training stands."""
+        generate_every = self.args.steps_per_generation * self.num_iterations
+        buffer = self._buffered_inputs if self._step % generate_every else None
+        torch.save({"step": self._step, "buffer": buffer}, folder / BUFFER_FILE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            saved = torch.load(Path(checkpoint) / BUFFER_FILE, map_location=self.args.device, weights_only=True)
+            self._step, self._buffered_inputs = saved["step"], saved["buffer"]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """PEFT loads adapters in fp32, where TRL trains QLoRA's in bf16: put the types back before AdamW sees them."""
+        types = {name: parameter.dtype for name, parameter in self.model.named_parameters()}
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        for name, parameter in self.model.named_parameters():
+            parameter.data = parameter.data.to(types[name])
