@@ -22,7 +22,7 @@ from core.errors import InvalidRequest, Problem, TooLarge
 
 MAX_NESTING = 64
 _MAX_PROBLEMS = 20
-_MAX_DIGITS = 20
+_MAX_DIGITS = 24
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 _JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
@@ -80,9 +80,10 @@ def parse_json(data: bytes) -> Any:
 
 def capped(request: Request, max_bytes: int) -> Request:
     """The same request, with a body of at most `max_bytes`; it keeps the body once read."""
+    error = too_large("body", max_bytes)
     if declared_length(request) > max_bytes:
-        raise too_large("body", max_bytes)
-    return Request(request.scope, capped_receive(request.receive, max_bytes))
+        raise error
+    return Request(request.scope, capped_receive(request.receive, max_bytes, error))
 
 
 def declared_length(request: Request) -> int:
@@ -91,8 +92,8 @@ def declared_length(request: Request) -> int:
     return int(length[:_MAX_DIGITS]) if re.fullmatch("[0-9]+", length) else 0
 
 
-def capped_receive(receive: Receive, max_bytes: int, *, what: str = "body") -> Receive:
-    """`receive` that raises TooLarge once more than `max_bytes` have come, whatever Content-Length says."""
+def capped_receive(receive: Receive, max_bytes: int, error: TooLarge) -> Receive:
+    """`receive` that raises `error` once more than `max_bytes` have come, whatever Content-Length says."""
     count = 0
 
     async def counting() -> Message:
@@ -100,7 +101,7 @@ def capped_receive(receive: Receive, max_bytes: int, *, what: str = "body") -> R
         message = await receive()
         count += len(message.get("body", b""))
         if count > max_bytes:
-            raise too_large(what, max_bytes)
+            raise error
         return message
 
     return counting

@@ -9,13 +9,13 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app.request_ids import current_request_id
 from app.validation import invalid_request
+from core.db.session import LEDGER_AWAY
 from core.errors import DOCS_URL, ServiceError, Unavailable
 
 RETRY_AFTER_S = 2
@@ -65,7 +65,7 @@ class FieldError(BaseModel):
     field: str = Field(description="Path of the field as the client wrote it, or `line 17` of an uploaded file.")
     message: str
     code: str
-    fix: str | None
+    fix: str | None = None
 
 
 class ErrorDetail(BaseModel):
@@ -74,8 +74,8 @@ class ErrorDetail(BaseModel):
     message: str = Field(description="What is wrong, in one sentence.")
     type: str = Field(description="`invalid_request_error`, `authentication_error` or `server_error`.")
     code: str = Field(description="Stable name of the error, for programs.")
-    param: str | None = Field(description="The first field that is wrong, if one is.")
-    fix: str | None = Field(description="What to do about it.")
+    param: str | None = Field(None, description="The first field that is wrong, if one is.")
+    fix: str | None = Field(None, description="What to do about it.")
     docs: str
     request_id: str = Field(description="Also in the `x-request-id` header, and in the server's log.")
     errors: list[FieldError] = Field(description="Everything that is wrong, at once.")
@@ -111,8 +111,8 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _on_service_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    for lost in (OperationalError, InterfaceError, PoolTimeout):
-        app.add_exception_handler(lost, _on_database_error)
+    for away in (*LEDGER_AWAY, PoolTimeout):
+        app.add_exception_handler(away, _on_database_error)
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -196,13 +196,18 @@ _DESCRIPTIONS = {
 }
 _EXAMPLES = {
     401: ("authentication_error", "invalid_api_key", "The API key is not valid.", None),
-    404: ("invalid_request_error", "not_found", "There is no such file.", "file_id"),
+    404: ("invalid_request_error", "file_not_found", "There is no such file.", "file_id"),
     409: ("invalid_request_error", "file_in_use", "A job that is not finished needs this file.", "file_id"),
     412: ("invalid_request_error", "precondition_failed", "The price changed since the preview.", None),
     413: ("invalid_request_error", "payload_too_large", "The file is larger than 512 MiB.", "file"),
     415: ("invalid_request_error", "unsupported_media_type", "The body is not JSON.", None),
     416: ("invalid_request_error", "range_not_satisfiable", "The file has no such bytes.", None),
-    422: ("invalid_request_error", "invalid_request", "The request is not valid: limit: must be at most 100", "limit"),
+    422: (
+        "invalid_request_error",
+        "invalid_request",
+        "The request is not valid: limit: must be less than or equal to 100",
+        "limit",
+    ),
     500: ("server_error", "internal_error", "The server failed to answer this request.", None),
     503: ("server_error", "service_unavailable", "The database does not answer.", None),
 }

@@ -50,11 +50,9 @@ class Idempotency:
         return replace(self, fingerprint=_digest(self.fingerprint, content))
 
     def earlier_answer(self, sessions: Sessions) -> JSONResponse | None:
-        """The answer to an earlier request with this key, if it is complete."""
-        if self.key is None:
-            return None
+        """The answer to an earlier request with this key, if there was one. Raises RequestInFlight."""
         with sessions() as session:
-            return self._find(session, self.key)
+            return self.first_answer(session)
 
     def first_answer(self, session: Session) -> JSONResponse | None:
         """Hold the key for this transaction; the first answer if there was one. Raises RequestInFlight."""

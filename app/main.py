@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.artifacts.endpoints import router as artifacts
+from app.documentation import router as documentation
 from app.errors import install_error_handlers
 from app.files.endpoints import router as files
 from app.health.endpoints import router as health
@@ -54,7 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.add_middleware(RequestContext)
     install_error_handlers(app)
-    for router in (files, rewards, jobs, job_progress, artifacts, models, health):
+    for router in (files, rewards, jobs, job_progress, artifacts, models, health, documentation):
         app.include_router(router)
     return app
 

@@ -221,9 +221,9 @@ def _boundary(request: Request) -> bytes:
 
 async def _pieces(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
     """The body in pieces worth a trip to another thread."""
-    body = Request(request.scope, capped_receive(request.receive, max_bytes + FORM_OVERHEAD_BYTES, what=FILE))
+    receive = capped_receive(request.receive, max_bytes + FORM_OVERHEAD_BYTES, too_large(FILE, max_bytes))
     piece = bytearray()
-    async for chunk in body.stream():
+    async for chunk in Request(request.scope, receive).stream():
         piece += chunk
         if len(piece) >= _PIECE_BYTES:
             yield bytes(piece)

@@ -86,6 +86,18 @@ def problems_of(error: ValidationError, data: object, model: type[BaseModel]) ->
     return list(_problems(errors, data, partial(Contract.of_model, model)))
 
 
+def unknown_field(path: Path, names: Sequence[str]) -> Problem:
+    """A field that is not there, with the nearest of `names`, or all of them."""
+    near = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.6)
+    if near:
+        fix = f"Did you mean `{near[0]}`?"
+    elif names:
+        fix = f"Remove it; what is known here: {', '.join(names)}."
+    else:
+        fix = "Remove it."
+    return Problem(field_path(path), "is not known here", "unknown_field", fix)
+
+
 def field_path(parts: Path) -> str:
     """`("method", "grpo", "rewards", 0, "weight")` as `method.grpo.rewards[0].weight`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
@@ -167,18 +179,6 @@ def _of_pydantic(field: str, error: Mapping[str, Any]) -> Problem:
     verb, what = rule["verb"], rule["what"].partition(", ")[0] if code == "invalid_type" else rule["what"]
     fix = f"Send a value that {_VERBS.get(verb, verb)} {what}."
     return Problem(field, f"must {verb} {what}{_shown(error.get('input'))}", code, fix)
-
-
-def unknown_field(path: Path, names: Sequence[str]) -> Problem:
-    """A field that is not there, with the nearest of `names`, or all of them."""
-    near = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.6)
-    if near:
-        fix = f"Did you mean `{near[0]}`?"
-    elif names:
-        fix = f"Remove it; what is known here: {', '.join(names)}."
-    else:
-        fix = "Remove it."
-    return Problem(field_path(path), "is not known here", "unknown_field", fix)
 
 
 def _shown(value: object) -> str:

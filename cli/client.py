@@ -112,7 +112,11 @@ class Client:
         return self._send("GET", _job(job_id, "/metrics"), headers={"Accept": "text/csv"}).text
 
     def results(self, job_id: str) -> bytes:
-        return self._send("GET", _job(job_id, "/results")).content
+        return self.get(_job(job_id, "/results"))
+
+    def get(self, path: str) -> bytes:
+        """The body of any other GET."""
+        return self._send("GET", path).content
 
     def adapter_tar(self, job_id: str) -> Iterator[bytes]:
         with self._http.stream("GET", _job(job_id, "/adapter"), follow_redirects=True) as response:

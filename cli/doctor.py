@@ -10,13 +10,13 @@ from pathlib import Path
 
 import httpx
 import redis
-from pydantic import ValidationError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy.exc import SQLAlchemyError
 
+from cli.configuration import read_settings
 from cli.data_folder import DataFolder
-from cli.errors import LocalPartMissing
+from cli.errors import LocalPartMissing, SettingsInvalid
 from cli.packages import package_folder
 from cli.terminal import say
 from core.db import migrate
@@ -60,9 +60,9 @@ def examine(folder: DataFolder) -> Iterator[Finding]:
     """Without PODIUM_DATABASE_URL the local stack is what is meant."""
     yield _python()
     try:
-        settings = Settings()
-    except ValidationError as error:
-        yield Finding("settings", Health.FAIL, str(error), "Correct the PODIUM_* variables named above.")
+        settings = read_settings()
+    except SettingsInvalid as error:
+        yield Finding("settings", Health.FAIL, error.message, error.fix)
         return
     yield Finding("settings", Health.OK, "every PODIUM_* variable is valid")
     if "database_url" in settings.model_fields_set:

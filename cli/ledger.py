@@ -6,19 +6,19 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from cli.configuration import read_settings
 from cli.errors import KeyUnknown
 from cli.terminal import say, say_table
 from core.db import api_keys, migrate
 from core.db.session import make_engine
 from core.ids import TenantId
-from core.settings import get_settings
 
 DEFAULT_TENANT = "default"
 
 
 def run_migrate(*, key_name: str | None) -> None:
     """Bring the schema to head. With a name, also make a key, unless a live one of that name is there."""
-    database_url = get_settings().database_url
+    database_url = read_settings().database_url
     migrate.upgrade(database_url)
     say("The schema is current.")
     if key_name is None:
@@ -32,7 +32,7 @@ def run_migrate(*, key_name: str | None) -> None:
 
 
 def create_key(name: str, *, tenant: str) -> None:
-    with transaction(get_settings().database_url) as session:
+    with transaction(read_settings().database_url) as session:
         key, secret = api_keys.create(session, tenant_id=TenantId(tenant), name=name)
         say(f"{key.id}  {name}  tenant {tenant}")
     say(secret)
@@ -40,7 +40,7 @@ def create_key(name: str, *, tenant: str) -> None:
 
 
 def list_keys() -> None:
-    with transaction(get_settings().database_url) as session:
+    with transaction(read_settings().database_url) as session:
         rows = [
             (key.id, key.name, key.tenant_id, _minute(key.created_at), _minute(key.revoked_at))
             for key in api_keys.list_all(session)
@@ -50,7 +50,7 @@ def list_keys() -> None:
 
 def revoke_key(key_id: str) -> None:
     """Raises KeyUnknown."""
-    with transaction(get_settings().database_url) as session:
+    with transaction(read_settings().database_url) as session:
         if not api_keys.revoke(session, key_id):
             raise KeyUnknown(f"No live key has the id {key_id!r}.", param="id")
     say(f"{key_id} is revoked.")

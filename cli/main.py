@@ -42,7 +42,10 @@ app.add_typer(keys, name="keys")
 app.add_typer(jobs.app, name="jobs")
 
 Data = Annotated[Path, typer.Option("--data", help="Folder of the local stack.")]
-Port = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Without it: 8000, or the next free one.")]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Without it: 8000, or the next free one. 0: any free one."),
+]
 
 
 @app.command("up")
@@ -124,3 +127,7 @@ def _end_cleanly_when_told() -> None:
     for told in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(told) is not signal.SIG_IGN:
             signal.signal(told, signal.default_int_handler)
+
+
+if __name__ == "__main__":
+    app()

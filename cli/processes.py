@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from cli.errors import StartFailed
 
@@ -128,9 +131,15 @@ class Child:
         self._kill_session()
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._kill_session()
-            self._process.wait()
+        """At once, with everything below it, in whatever session."""
+        if self._process is None:
+            return
+        family = _descendants(self.pid)
+        self._kill_session()
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that this run wrote."""
@@ -196,6 +205,13 @@ def describe_exit(code: int) -> str:
 
 def process_exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    family: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        family += psutil.Process(pid).children(recursive=True)
+    return family
 
 
 def _rotate(log: Path) -> None:

@@ -6,11 +6,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
+from cli.configuration import read_settings
 from cli.data_folder import Connection, DataFolder, write_secret
 from cli.errors import PortUnavailable
 from cli.ledger import transaction
@@ -20,7 +21,7 @@ from cli.valkey import Valkey
 from core.db import api_keys, migrate
 from core.ids import TenantId
 from core.queue import TRAIN_QUEUE
-from core.settings import CHECKOUT, get_settings
+from core.settings import CHECKOUT
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -137,14 +138,12 @@ def _listen_on(ports: Sequence[int]) -> socket.socket:
 
 
 def _stop(stack: Stack, say: Say) -> None:
-    with suppress(OSError):  # the terminal may be gone
-        say("Stopping; Ctrl+C again stops at once.")
+    say("Stopping; Ctrl+C again stops at once.")
     try:
         stack.stop()
     except KeyboardInterrupt:
         stack.kill()
-    with suppress(OSError):
-        say("Stopped.")
+    say("Stopped.")
 
 
 def _environment(folder: DataFolder, *, database_url: str, broker_url: str) -> dict[str, str]:
@@ -188,7 +187,7 @@ def _worker(log: Path, env: dict[str, str]) -> Program:
         log=log,
         env=env,
         folder=CHECKOUT,
-        stop_grace_s=get_settings().stop_grace_s + 15.0,
+        stop_grace_s=read_settings().stop_grace_s + 15.0,
         death_signal=signal.SIGTERM,
     )
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.live import Live
@@ -17,7 +17,8 @@ errors = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
 
 
 def say(text: str = "", style: str | None = None) -> None:
-    console.print(text, style=style)
+    with suppress(OSError):  # the terminal may be gone; what is running is not
+        console.print(text, style=style)
 
 
 def say_table(*rows: Sequence[str]) -> None:

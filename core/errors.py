@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-DOCS_URL = "https://podium.readthedocs.io/errors#"
+DOCS_URL = "/docs/errors#"
+"""On the server that answered: it documents the errors that it knows."""
 
 
 @dataclass(frozen=True, slots=True)

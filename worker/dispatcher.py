@@ -53,8 +53,7 @@ class HintQueue:
         return MAX_WAITING - self._client.llen(TRAIN_QUEUE)
 
     def send(self, job_id: JobId) -> None:
-        """Straight to the queue: an exchange's bindings are forgotten when the broker is flushed."""
-        self._celery.send_task(TRAIN_TASK, args=[job_id], exchange="", routing_key=TRAIN_QUEUE, retry=False)
+        self._celery.send_task(TRAIN_TASK, args=[job_id], retry=False)
 
     def close(self) -> None:
         self._client.close()

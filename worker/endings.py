@@ -127,7 +127,8 @@ def _record_preempted(sessions: Sessions, lease: Lease, settings: Settings) -> N
         if preemptions < settings.max_preemptions:
             safe = f"step {job.durable_step} is safe" if job.durable_step else "no step was safe yet"
             message = f"Its worker is going away; {safe}, and the next worker goes on from there."
-            leases.release(session, lease, reason=StatusReason.PREEMPTED, message=message, preemptions=preemptions)
+            values = {"preemptions": preemptions, "hinted_at": None}
+            leases.release(session, lease, reason=StatusReason.PREEMPTED, message=message, **values)
             return
         message = f"The job was preempted {preemptions} times, which is the limit."
         fix = "Raise PODIUM_MAX_PREEMPTIONS, or run the job on machines that stay."

@@ -109,7 +109,7 @@ class Heartbeat:
             if self._ended.is_set() or self.lost.is_set():
                 return
             self.lost.set()
-        log.error(event)
+        log.warning(event)
         self._on_lost()
 
 

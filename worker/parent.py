@@ -1,12 +1,15 @@
 """No orphans: a child asks the kernel for a signal at its parent's death (PR_SET_PDEATHSIG, prctl(2)).
 
 The child asks for itself, because code between fork and exec must not run in a parent that has threads. A parent
-that died before the child asked is noticed by its process id.
+that died before the child asked is noticed by its process id. A program that knows nothing of this is started by
+`python worker/parent.py PROGRAM ARGUMENT...`, which asks, and then becomes it: the kernel remembers across exec.
 """
 
 import ctypes
 import os
 import signal
+import sys
+from pathlib import Path
 
 PARENT_PID_VARIABLE = "PODIUM_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
@@ -15,6 +18,11 @@ _PR_SET_PDEATHSIG = 1
 def parent_environment() -> dict[str, str]:
     """What a parent adds to the environment of a child that calls `die_with_parent`."""
     return {PARENT_PID_VARIABLE: str(os.getpid())}
+
+
+def killed_with_parent(program: Path, *arguments: str) -> list[str]:
+    """The command that runs `program` so that it is killed when its parent dies; needs `parent_environment`."""
+    return [sys.executable, "-I", "-S", __file__, str(program), *arguments]
 
 
 def die_with_parent(death_signal: signal.Signals) -> None:
@@ -30,3 +38,8 @@ def die_with_parent(death_signal: signal.Signals) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != int(named):
         os.kill(os.getpid(), death_signal)
+
+
+if __name__ == "__main__":
+    die_with_parent(signal.SIGKILL)
+    os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606 - the program is the operator's own interpreter

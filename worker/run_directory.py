@@ -20,9 +20,9 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from core.errors import ServiceError
 from core.results import Environment, Evaluation, PhaseSeconds
@@ -177,6 +177,14 @@ class Outcome(BaseModel):
     failure: FailureDetail | None = None
     summary: Summary | None = None
 
+    @model_validator(mode="after")
+    def _says_what_it_must(self) -> Self:
+        if self.kind == "finished" and self.summary is None:
+            raise ValueError("a finished run has a summary")
+        if self.kind == "failed" and self.failure is None:
+            raise ValueError("a failed run says why")
+        return self
+
 
 class RunUnreadable(ServiceError):
     """A file of the run does not say what this version of the code expects."""
@@ -270,8 +278,9 @@ class RunDirectory:
         return _read(path, _OUTCOME) if path.exists() else None
 
     def clear(self) -> None:
-        """Remove what is heavy once the run is over; log, journal and outcome stay for whoever asks why."""
-        for folder in (path for path in self.path.iterdir() if path.is_dir()):
+        """Remove what is heavy once the run is over; plan, log and outcome stay for whoever asks why."""
+        self.journal.unlink(missing_ok=True)
+        for folder in self.path.glob("*/"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -42,7 +42,7 @@ PATIENCE_S = 900.0
 """How long an attempt waits for a store that is away. For the ledger it waits as long as its lease stands."""
 LAST_UPLOAD_S = 5.0
 """What a machine that goes away still grants to the last checkpoint's upload, once the trainer has ended."""
-FENCED_EXIT_S = 10.0
+FENCED_EXIT_S = 5.0
 """After this long a fenced supervisor that hangs in a call (a silent server) ends by force."""
 FENCED_EXIT_CODE = 76
 
@@ -87,6 +87,7 @@ class Attempt:
         self._forced_exit = threading.Timer(FENCED_EXIT_S, os._exit, [FENCED_EXIT_CODE])
         self._forced_exit.daemon = True
         self._preempted_at: float | None = None
+        self._prepared = False
 
     def listen(self) -> None:
         """From now on SIGTERM and SIGINT preempt the attempt instead of ending this process."""
@@ -101,7 +102,7 @@ class Attempt:
                 self._record(ending)
         finally:
             self._forced_exit.cancel()
-        self._run.clear()
+            self._run.clear()
 
     def _work(self) -> Ending:
         try:
@@ -118,6 +119,7 @@ class Attempt:
 
     def _prepare(self) -> None:
         inputs.prepare(self._sessions, self._store, self._lease, self._settings, self._run)
+        self._prepared = True
 
     def _train(self) -> Ending:
         shipper = Shipper(self._sessions, self._store, self._lease, self._run)
@@ -186,7 +188,19 @@ class Attempt:
         """Runs in the main thread between any two lines, so it must not wait for a lock that the thread may hold."""
         if self._preempted_at is None:
             self._preempted_at = time.monotonic()
-        threading.Thread(target=self._trainer.stop, name="trainer-stop", daemon=True).start()
+            threading.Thread(target=self._leave, name="leave", daemon=True).start()
+
+    def _leave(self) -> None:
+        """Stop the trainer. Where there is none yet, give the job back at once: a long download has nothing to save.
+
+        Whatever the main thread does then is fenced, and ends it.
+        """
+        self._trainer.stop()
+        if not self._prepared:
+            try:
+                self._patiently(lambda: self._write(Ending(EndingKind.PREEMPTED)))
+            except LeaseLost:
+                log.info("lease_lost_before_leaving")
 
 
 def main() -> None:

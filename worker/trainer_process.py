@@ -1,5 +1,6 @@
 """The trainer as its supervisor sees it: a child process in its own session, told to stop by SIGTERM."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from core.settings import Settings
-from worker.parent import parent_environment
+from worker.parent import killed_with_parent, parent_environment
 from worker.run_directory import RunDirectory
 
 log = structlog.get_logger()
@@ -43,11 +44,13 @@ class TrainerProcess:
     def start(self) -> None:
         """Start it, unless it was stopped or killed before it could start. Raises `OSError` for a bad interpreter."""
         python = self._settings.trainer_python or Path(sys.executable)
+        if not os.access(python, os.X_OK):
+            raise FileNotFoundError(errno.ENOENT, "there is no such program", str(python))
         with self._lock, self._run.log.open("ab") as output:
             if self._forbidden:
                 return
             self._process = subprocess.Popen(
-                [str(python), "-m", TRAINER_MODULE, str(self._run.path)],
+                killed_with_parent(python, "-m", TRAINER_MODULE, str(self._run.path)),
                 cwd=CHECKOUT,
                 env=trainer_environment(os.environ) | parent_environment(),
                 stdin=subprocess.DEVNULL,

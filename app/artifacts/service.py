@@ -13,6 +13,7 @@ from core.db.models import Artifact, Checkpoint, Job
 from core.db.session import Sessions
 from core.errors import NotFound, NotReady
 from core.ids import JobId, TenantId
+from core.status import JobStatus
 from core.storage.store import ObjectStore
 
 ADAPTER = "adapter/"
@@ -49,7 +50,7 @@ def artifact(sessions: Sessions, tenant_id: TenantId, job_id: JobId, name: str) 
     if found is not None:
         filename = f"{job_id}-{PurePosixPath(name).name}"
         return Download(found.key, filename, found.size_bytes, found.sha256, found.content_type)
-    if name == RESULTS or name.startswith(ADAPTER):
+    if job.status is not JobStatus.SUCCEEDED and (name == RESULTS or name.startswith(ADAPTER)):
         raise _not_ready(job, f"{name[:200]!r}")
     raise ArtifactNotFound(f"The job has no artifact {name[:200]!r}.", param="name")
 

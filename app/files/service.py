@@ -16,7 +16,7 @@ from core import keys
 from core.db import files, jobs
 from core.db.models import File
 from core.db.session import Sessions
-from core.errors import FileInUse, InvalidFile, InvalidRequest, NotFound, Problem
+from core.errors import FileInUse, InvalidFile, InvalidRequest, NotFound, Problem, RequestInFlight
 from core.ids import FileId, new_file_id
 from core.rows import FileFormat, FileReport, detect_format, inspect_file
 from core.storage.store import OCTETS, ObjectStore, StoreError
@@ -33,6 +33,11 @@ _HEAD_BYTES = 4096
 log = structlog.get_logger()
 
 
+class DataFileNotFound(NotFound):
+    code = "file_not_found"
+    default_fix = "Check the id; GET /v1/files lists your files."
+
+
 def create(sessions: Sessions, store: ObjectStore, caller: Caller, once: Idempotency, upload: Upload) -> JSONResponse:
     once = once.about(upload.identity)
     if (earlier := once.earlier_answer(sessions)) is not None:
@@ -40,12 +45,7 @@ def create(sessions: Sessions, store: ObjectStore, caller: Caller, once: Idempot
     _check_form(upload)
     file = _checked(upload, caller)
     store.put_file(file.key, upload.path, sha256=file.sha256, content_type=_content_type(file))
-    with sessions.begin() as session:
-        if (first := once.first_answer(session)) is None:
-            files.add(session, file)
-            return once.answer(session, 201, FileObject.of(file))
-    _forget_object(store, file)
-    return first
+    return _record(sessions, store, once, file)
 
 
 def page(
@@ -82,7 +82,7 @@ def delete(sessions: Sessions, store: ObjectStore, caller: Caller, file_id: File
 
 def _found(file: File | None) -> File:
     if file is None:
-        raise NotFound("There is no such file.", param="file_id")
+        raise DataFileNotFound("There is no such file.", param="file_id")
     return file
 
 
@@ -121,6 +121,20 @@ def _checked(upload: Upload, caller: Caller) -> File:
         rows=report.rows,
         columns=list(report.columns),
     )
+
+
+def _record(sessions: Sessions, store: ObjectStore, once: Idempotency, file: File) -> JSONResponse:
+    """The row of a stored object. If another request with the same key was faster, this object has no row and goes."""
+    try:
+        with sessions.begin() as session:
+            if (first := once.first_answer(session)) is None:
+                files.add(session, file)
+                return once.answer(session, 201, FileObject.of(file))
+    except RequestInFlight:
+        _forget_object(store, file)
+        raise
+    _forget_object(store, file)
+    return first
 
 
 def _invalid_file(report: FileReport) -> InvalidFile:

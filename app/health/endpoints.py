@@ -73,4 +73,5 @@ def get_readiness(response: Response, readiness: Annotated[Readiness, Depends(_r
 
 @router.get("/version", summary="Which version is it")
 def get_version() -> VersionReport:
+    """Of Podium, and of the Python that runs it."""
     return VersionReport(version=version("podium"), python=platform.python_version())

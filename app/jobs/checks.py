@@ -37,7 +37,7 @@ class TooFewRows(InvalidRequest):
     code = "too_few_rows"
 
 
-_SOLE: dict[str, type[InvalidRequest]] = {
+_KINDS: dict[str, type[InvalidRequest]] = {
     kind.code: kind
     for kind in (
         DataFileNotFound,
@@ -49,11 +49,12 @@ _SOLE: dict[str, type[InvalidRequest]] = {
         ModelNotAllowed,
     )
 }
-"""The error of a job with exactly one problem; several together are an `InvalidRequest`."""
+"""The error of a job whose problems are all of one kind; different ones together are an `InvalidRequest`."""
 
 
 def refusal(problems: Sequence[Problem]) -> InvalidRequest:
-    kind = _SOLE.get(problems[0].code, InvalidRequest) if len(problems) == 1 else InvalidRequest
+    codes = {problem.code for problem in problems}
+    kind = _KINDS.get(problems[0].code, InvalidRequest) if len(codes) == 1 else InvalidRequest
     return kind.of(list(problems), subject="The job")
 
 

@@ -22,7 +22,7 @@ from core.ids import CheckpointId, EventId
 router = resource_router("/v1/fine_tuning/jobs/{job_id}", tag="jobs")
 
 MAX_STEP = 2**31 - 1
-Step = Annotated[int, Query(ge=0, le=MAX_STEP)]
+Step = Annotated[int, Query(ge=0, le=MAX_STEP, description="An optimizer step; 0 is before the first.")]
 _CSV = {"text/csv": {"schema": {"type": "string"}, "example": "step,attempt,reward\n1,1,0.25\n"}}
 
 
@@ -63,8 +63,10 @@ def _keys(
 
 
 def _as_csv(
-    output: Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")] = None,
-    accept: Annotated[str, Header()] = "",
+    output: Annotated[
+        str | None, Query(alias="format", pattern="^(json|csv)$", description="`json` or `csv`; wins over `Accept`.")
+    ] = None,
+    accept: Annotated[str, Header(description="`text/csv` for CSV.")] = "",
 ) -> bool:
     return output == "csv" if output else "text/csv" in accept
 
@@ -82,7 +84,7 @@ def get_job_metrics(
     keys: Annotated[list[str] | None, Depends(_keys)],
     as_csv: Annotated[bool, Depends(_as_csv)],
     from_step: Step = 0,
-    to_step: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
+    to_step: Annotated[int | None, Query(ge=0, le=MAX_STEP, description="The last step; unset: to the end.")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Steps in one answer; CSV has no limit.")] = 1000,
 ) -> Response:
     """The numbers of every step, as JSON or (`format=csv`, or `Accept: text/csv`) as CSV."""

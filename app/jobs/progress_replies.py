@@ -2,15 +2,11 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from app.jobs.replies import unix
+from app.jobs.replies import Reply, unix
 from app.models.names import fine_tuned_checkpoint
 from core.db.models import Checkpoint, Job, JobEvent, RolloutRecord, StepMetrics
-
-
-class Reply(BaseModel):
-    model_config = ConfigDict(frozen=True)
 
 
 class EventObject(Reply):

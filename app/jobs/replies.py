@@ -23,7 +23,7 @@ class Reply(BaseModel):
 class JobError(Reply):
     code: str
     message: str
-    param: str | None
+    param: str | None = None
     fix: str | None = None
 
 

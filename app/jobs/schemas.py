@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from app.jobs.methods import Method
@@ -12,6 +13,20 @@ from core.spec import Frozen
 MAX_METADATA_PAIRS = 16
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+EXAMPLE: JsonDict = {
+    "model": "podium/tiny",
+    "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
+    "validation_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3e",
+    "suffix": "biography",
+    "method": {
+        "type": "grpo",
+        "grpo": {
+            "rewards": [{"reward": "rew-0197f0a4c1e27b6a9d0f3c5e8a1b2c3f"}],
+            "hyperparameters": {"num_generations": 8, "prompts_per_step": 8, "max_steps": 120},
+        },
+    },
+}
 
 
 def _no_integrations(value: Any) -> Any:
@@ -37,6 +52,8 @@ def _not_at_the_top(value: Any) -> Any:
 
 class JobCreate(Frozen):
     """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     model: str = Field(min_length=1, max_length=400, description="`name` or `name@revision`.")
     training_file: FileId

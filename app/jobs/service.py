@@ -106,12 +106,10 @@ def cancel(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
     """Record the wish. A waiting job is cancelled at once; a running one when its trainer has stopped."""
     with sessions.begin() as session:
         job = require_job(session, tenant_id, job_id)
-        if job.status.is_terminal:
+        if not jobs.request_cancel(session, job):
             message = f"The job has already {_ENDED[job.status]}, so it cannot be cancelled."
             raise JobNotCancellable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
-        if job.cancel_requested_at is None:
-            jobs.request_cancel(session, job)
-            session.refresh(job)
+        session.refresh(job)
         return show(session, job)
 
 

@@ -27,4 +27,5 @@ def get_model(
     caller: CallerDep,
     model_id: Annotated[str, Path(description="`name`, or `ft:...` of a finished job; may contain slashes.")],
 ) -> ModelObject:
+    """A base model that the operator registered, or what one of your jobs has trained."""
     return service.get_model(sessions, settings, caller.tenant_id, model_id)

@@ -30,6 +30,16 @@ from core.ids import RewardId
 from core.reward_source import analyse, decode_source
 
 
+class RewardNotFound(NotFound):
+    code = "reward_not_found"
+    default_fix = "Check the id; GET /v1/rewards lists your rewards."
+
+
+class RewardVersionNotFound(NotFound):
+    code = "reward_version_not_found"
+    default_fix = "GET /v1/rewards/{id} lists the versions of a reward."
+
+
 def create(sessions: Sessions, caller: Caller, once: Idempotency, wanted: RewardCreate) -> JSONResponse:
     draft, once = _Draft.of(wanted), once.about(wanted.model_dump_json())
     with sessions.begin() as session:
@@ -77,7 +87,7 @@ def get_version(sessions: Sessions, caller: Caller, reward_id: RewardId, number:
         reward = _owned(session, caller, reward_id)
         version = rewards.newest(session, reward.id, number=number)
     if version is None:
-        raise NotFound("The reward has no such version.", param="version", fix="GET the reward: it lists its versions.")
+        raise RewardVersionNotFound("The reward has no such version.", param="version")
     return version
 
 
@@ -122,7 +132,7 @@ class _Draft:
 def _owned(session: Session, caller: Caller, reward_id: RewardId) -> Reward:
     reward = rewards.get_owned(session, caller.tenant_id, reward_id)
     if reward is None:
-        raise NotFound("There is no such reward.", param="reward_id")
+        raise RewardNotFound("There is no such reward.", param="reward_id")
     return reward
 
 

@@ -91,9 +91,11 @@ def hold(session: Session, lease: Lease) -> None:
 
 
 def release(session: Session, lease: Lease, *, reason: StatusReason, message: str, **values: Any) -> None:
-    """Give the job back to the queue at once; the next worker need not wait for the lease to end.
+    """Give the job back to the queue; the next worker need not wait for the lease to end.
 
-    A cancel that this worker has not heard of takes effect here. Raises `LeaseLost`.
+    With `hinted_at=None` a worker is told at once; else not sooner than the hint's interval after the last time, so
+    that what fails in its first second is not tried three times in three. A cancel that this worker has not heard of
+    takes effect here. Raises `LeaseLost`.
     """
     _leave(
         session,
@@ -104,7 +106,6 @@ def release(session: Session, lease: Lease, *, reason: StatusReason, message: st
         message=message,
         reason=reason,
         level="warn",
-        hinted_at=None,
         **values,
     )
     jobs.cancel_unheld(session, lease.job_id, JobStatus.QUEUED)

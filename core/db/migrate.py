@@ -25,6 +25,7 @@ def is_current(engine: Engine) -> bool:
 
 def alembic_config(database_url: str) -> Config:
     config = Config()
+    config.set_main_option("path_separator", "os")
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["database_url"] = database_url
     return config

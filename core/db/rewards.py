@@ -75,9 +75,7 @@ def newest(session: Session, reward_id: RewardId, *, number: int | None = None) 
 
 def newest_of(session: Session, reward_ids: Sequence[RewardId]) -> dict[RewardId, RewardVersion]:
     """The newest version of each, in one query."""
-    last = select(RewardVersion.reward_id, func.max(RewardVersion.version)).where(
-        RewardVersion.reward_id.in_(reward_ids)
-    )
-    is_last = tuple_(RewardVersion.reward_id, RewardVersion.version).in_(last.group_by(RewardVersion.reward_id))
-    found = session.scalars(select(RewardVersion).where(is_last))
+    last = select(RewardVersion.reward_id, func.max(RewardVersion.version)).group_by(RewardVersion.reward_id)
+    is_last = tuple_(RewardVersion.reward_id, RewardVersion.version).in_(last)
+    found = session.scalars(select(RewardVersion).where(RewardVersion.reward_id.in_(reward_ids), is_last))
     return {version.reward_id: version for version in found}

@@ -1,25 +1,27 @@
 """Engines and sessions. One use case is one visible transaction: `with sessions.begin() as session:`."""
 
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from core.db.storable import dump_json
 
 Sessions = sessionmaker[Session]
 
-LEDGER_AWAY = (OperationalError, InterfaceError)
-"""What a transaction raises when the server is gone, going, or too slow: the same one may succeed later."""
+LEDGER_AWAY = (OperationalError, InterfaceError, InternalError)
+"""What a transaction raises when the server is gone, going, or gave it up: the same one may succeed later."""
 
-IDLE_IN_TRANSACTION_S = 10
-"""The server ends a transaction that does nothing for this long: a frozen worker must not keep its job's row locked."""
+LOCK_TIMEOUT_S = 5
+IDLE_IN_TRANSACTION_S = 4
+"""The server ends a transaction that does nothing for this long: a frozen worker must not keep its job's row locked.
+Shorter than the wait for a lock, so that the claim which meets such a row waits for it and succeeds."""
 
 
 def make_engine(database_url: str, *, pool_size: int = 10) -> Engine:
     """An engine that notices dead connections and gives up on a silent server within seconds."""
     options = {
         "statement_timeout": "15s",
-        "lock_timeout": "5s",
+        "lock_timeout": f"{LOCK_TIMEOUT_S}s",
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_S}s",
         "timezone": "UTC",
     }

@@ -55,11 +55,9 @@ SURNAME_TAILS = words(
 )
 PLACES = words(
     """
-    Aachen Antwerp Athens Basel Bergen Berlin Bern Bologna Bonn Bremen Bristol Bruges Brussels Budapest Cadiz
-    Cardiff Cologne Cork Dover Dresden Dublin Florence Geneva Genoa Ghent Glasgow Graz Hamburg Helsinki Krakow
-    Leeds Leiden Leipzig Lille Lima Linz Lisbon London Lucerne Lyon Madrid Milan Munich Nantes Naples Odessa
-    Oslo Oxford Padua Palermo Paris Pisa Porto Prague Riga Rome Rouen Salzburg Seville Siena Sofia Tallinn
-    Toledo Trieste Turin Uppsala Utrecht Valencia Venice Verona Vienna Vilnius Warsaw York Zagreb Zurich
+    Athens Basel Bergen Berlin Bologna Bremen Bristol Bruges Budapest Cardiff Cologne Dresden Dublin Florence
+    Geneva Ghent Graz Hamburg Helsinki Krakow Leiden Lisbon London Lyon Madrid Milan Munich Naples Oslo Oxford
+    Paris Porto Prague Riga Rome Seville Turin Venice Vienna Zurich
     """
 )
 OCCUPATIONS = words(

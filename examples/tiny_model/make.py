@@ -35,9 +35,10 @@ DROPPED = {"birth_date": 0.0, "birth_place": 0.25, "death_date": 0.2, "death_pla
 
 VOCABULARY = 1024
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-# A year is two pairs of digits. A lower-case word takes the space before it, which saves tokens; a name does
-# not, so that it is spelled alike in the text and in the record, and copying it is copying tokens.
-PIECES = r" ?\p{Ll}[\p{L}_]*|\p{Lu}\p{L}*|\p{N}{1,2}| ?[^\s\p{L}\p{N}_]+|\s+"
+# A year is two pairs of digits. A word of up to three letters takes the space after it, which saves tokens; a longer
+# one does not, so that a place or an occupation is the same token in the text and in the answer: to copy it is to
+# repeat a token, which so small a model learns soon.
+PIECES = r"\p{Ll}{1,3}(?![\p{L}_]) ?|\p{Ll}[\p{L}_]*|\p{Lu}\p{L}*|\p{N}{1,2}|[^\s\p{L}\p{N}_]+ ?|\s+"
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -51,7 +52,7 @@ BATCH = 16
 PEAK_RATE = 2e-3
 WARMUP = 100
 CLEAN_SHARE = 0.8
-LONGEST_ANSWER = 48
+LONGEST_ANSWER = 40
 
 # Spelled out: what Transformers fills in by itself (top-k 50) is not plain sampling from the policy.
 SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -167,8 +168,8 @@ def collate(rows: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rate(step: int, steps: int) -> float:
-    """Linear warm-up, then linear to zero."""
-    return PEAK_RATE * min((step + 1) / WARMUP, (steps - step) / max(1, steps - WARMUP))
+    """Linear warm-up, constant while the labels are clean, linear to zero while they are spoiled."""
+    return PEAK_RATE * min(1.0, (step + 1) / WARMUP, (steps - step) / ((1 - CLEAN_SHARE) * steps))
 
 
 def supervise(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> None:
@@ -225,7 +226,9 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, card: str,
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     (staging / "README.md").write_text(card, encoding="utf-8")
+    # mkdtemp and safetensors both keep others out, but a worker may run as another user.
     staging.chmod(0o755)
+    (staging / "model.safetensors").chmod(0o644)
     if out.exists():
         shutil.rmtree(out)
     staging.rename(out)

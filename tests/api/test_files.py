@@ -2,14 +2,23 @@
 
 import hashlib
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
+from core.db import files
+from core.db.models import File
+from core.db.session import Sessions
+from core.ids import FileId, JobId, new_file_id
+from tests.api.conftest import OURS
 from tests.api.forms import ROWS, problems, upload
+from tests.factories import add_job, make_data_ref, make_spec, queued_job
+from tests.polling import wait_until
 
 DIGEST = hashlib.sha256(ROWS).hexdigest()
 
@@ -248,3 +257,61 @@ def test_object_that_was_lost_is_told_apart_from_a_missing_file(client: TestClie
     response = client.get(f"/v1/files/{file['id']}/content")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "object_not_found"
+
+
+def test_file_that_an_unfinished_job_needs_cannot_be_deleted(client: TestClient, sessions: Sessions):
+    file = upload(client).json()
+    job_id = use_in_job(sessions, file["id"])
+    response = client.delete(f"/v1/files/{file['id']}")
+    assert response.status_code == 409
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("file_in_use", "file_id")
+    assert error["fix"]
+    assert response.headers["x-should-retry"] == "false"  # OpenAI's client would try twice more
+    assert client.get(f"/v1/files/{file['id']}/content").content == ROWS
+    client.post(f"/v1/fine_tuning/jobs/{job_id}/cancel")
+    assert client.delete(f"/v1/files/{file['id']}").status_code == 200
+
+
+def test_delete_waits_for_a_job_that_is_being_created_with_the_file(client: TestClient, sessions: Sessions):
+    file = upload(client).json()
+    with ThreadPoolExecutor(1) as threads, sessions.begin() as session:
+        assert files.get_owned_to_use(session, OURS, FileId(file["id"]))
+        deletion = threads.submit(client.delete, f"/v1/files/{file['id']}")
+        wait_until(lambda: waits_for_a_lock(sessions), what="the deletion waits")
+        add_job(session, tenant_id=OURS, spec=make_spec(training=make_data_ref(file_id=FileId(file["id"]))))
+        session.commit()
+        assert deletion.result().status_code == 409
+
+
+def test_deleting_a_result_file_leaves_the_jobs_artifact(client: TestClient, sessions: Sessions, store_folder: Path):
+    artifact = store_folder / "jobs" / "results.json"
+    artifact.parent.mkdir(parents=True)
+    artifact.write_bytes(b"{}")
+    row = File(
+        id=new_file_id(),
+        tenant_id=OURS,
+        filename="results.json",
+        purpose="fine-tune-results",
+        size_bytes=2,
+        sha256=hashlib.sha256(b"{}").hexdigest(),
+        key="jobs/results.json",
+        job_id=queued_job(sessions, tenant_id=OURS),
+    )
+    with sessions.begin() as session:
+        files.add(session, row)
+    response = client.get(f"/v1/files/{row.id}/content")
+    assert (response.content, response.headers["content-type"]) == (b"{}", "application/json")
+    assert client.get("/v1/files?purpose=fine-tune-results").json()["data"][0]["format"] is None
+    assert client.delete(f"/v1/files/{row.id}").status_code == 200
+    assert artifact.exists()
+
+
+def use_in_job(sessions: Sessions, file_id: str) -> JobId:
+    return queued_job(sessions, tenant_id=OURS, spec=make_spec(training=make_data_ref(file_id=FileId(file_id))))
+
+
+def waits_for_a_lock(sessions: Sessions) -> bool:
+    with sessions() as session:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return session.scalar(text(query)) == 1

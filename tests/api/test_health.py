@@ -20,9 +20,8 @@ def readiness(settings: Settings, **changes: object):
 
 
 def test_alive_needs_nothing(settings: Settings):
-    with TestClient(
-        create_app(settings.model_copy(update={"database_url": "postgresql+psycopg://127.0.0.1:9/x"}))
-    ) as client:
+    away = settings.model_copy(update={"database_url": "postgresql+psycopg://127.0.0.1:9/x"})
+    with TestClient(create_app(away)) as client:
         response = client.get("/healthz")
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 

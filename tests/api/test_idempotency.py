@@ -96,6 +96,7 @@ def test_many_at_once_create_one(client: TestClient, store_folder: Path):
     assert {answer.status_code for answer in answers} <= {201, 409}
     assert len({answer.json()["id"] for answer in answers if answer.status_code == 201}) == 1
     assert len(client.get("/v1/files").json()["data"]) == 1
+    assert len(list((store_folder / "files").iterdir())) == 1
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "\u00e4", "a\tb"])

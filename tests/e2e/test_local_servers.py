@@ -46,6 +46,15 @@ def cluster() -> Iterator[Path]:
         yield Path(folder) / "data"
 
 
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen]:
+    """A live process that is no server, under the account that the server runs as."""
+    account = service_account()
+    with subprocess.Popen(["/bin/sleep", "600"], user=account.uid if account else None) as process:
+        yield process
+        process.kill()
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not true():
@@ -70,16 +79,14 @@ def test_postgres_keeps_its_data_over_a_stop_and_a_start(cluster):
         assert query(server, "SELECT n FROM kept") == [(7,)]
 
 
-def test_postgres_starts_although_a_stranger_has_the_process_number_of_its_killed_server(cluster):
+def test_postgres_starts_although_a_stranger_has_the_process_number_of_its_killed_server(cluster, stranger):
     with running_postgres(cluster):
         pass
-    with subprocess.Popen(["/bin/sleep", "600"]) as stranger:
-        lines = [str(stranger.pid), str(cluster), "0", "5432", str(cluster), "", "0 0", "ready"]
-        (cluster / "postmaster.pid").write_text("\n".join(lines) + "\n")
-        with running_postgres(cluster) as server:
-            assert query(server, "SELECT 1") == [(1,)]
-        assert stranger.poll() is None
-        stranger.kill()
+    lines = [str(stranger.pid), str(cluster), "0", "5432", str(cluster), "", "0 0", "ready"]
+    (cluster / "postmaster.pid").write_text("\n".join(lines) + "\n")
+    with running_postgres(cluster) as server:
+        assert query(server, "SELECT 1") == [(1,)]
+    assert stranger.poll() is None
 
 
 def test_postgres_starts_over_a_half_made_cluster(place):
@@ -138,9 +145,9 @@ def test_no_server_outlives_a_killed_parent_and_the_next_start_works(place):
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
         parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(process_exists, pids)))
     with running_postgres(place / "postgres") as server:
         assert query(server, "SELECT 1") == [(1,)]
-    wait_until(lambda: not any(map(process_exists, pids)))
 
 
 def test_what_a_child_left_in_its_group_ends_with_it(place):
@@ -158,6 +165,15 @@ def test_a_child_that_ignores_the_request_is_killed_after_its_grace(place):
     child.wait_until(lambda: child.log_tail() == "up", timeout_s=WAIT_S)
     child.stop()
     assert child.exit_code() == -signal.SIGKILL
+
+
+def test_a_killed_child_takes_those_below_it_along_in_whatever_session(place):
+    child = shell(place, "setsid sleep 600 & echo $!; wait")
+    child.start()
+    child.wait_until(lambda: child.log_tail() != "", timeout_s=WAIT_S)
+    grandchild = int(child.log_tail())
+    child.kill()
+    wait_until(lambda: not process_exists(grandchild))
 
 
 def test_a_child_that_ends_before_it_is_ready_is_an_error_with_its_last_lines(place):

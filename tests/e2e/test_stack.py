@@ -1,5 +1,7 @@
 """`podium up` as a user starts it: a real process with real servers, and what is left after every kind of end."""
 
+import os
+import pty
 import signal
 import socket
 import stat
@@ -25,13 +27,12 @@ MODULES = ("app.main:create_app", "worker.dispatcher", "worker.main")
 class Up:
     """One `podium up` process on a data folder."""
 
-    def __init__(self, folder: DataFolder, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: DataFolder, *options: str, env=None, terminal: int | None = None) -> None:
         self.folder = folder
         self.output = folder.root.parent / f"up-{time.monotonic_ns()}.log"
         with self.output.open("wb") as output:
-            self.process = psutil.Popen(
-                [PODIUM, "up", "--data", folder.root, *options], stdout=output, stderr=subprocess.STDOUT, env=env
-            )
+            command = [PODIUM, "up", "--data", folder.root, *options]
+            self.process = psutil.Popen(command, stdout=terminal or output, stderr=subprocess.STDOUT, env=env)
 
     def ready(self) -> Connection:
         """What this process wrote; a file that a killed one left does not count."""
@@ -44,7 +45,7 @@ class Up:
         return self.process.children(recursive=True)
 
     def child(self, words: str) -> psutil.Process:
-        return next(process for process in self.process.children() if words in " ".join(process.cmdline()))
+        return next(process for process in self.process.children() if words in command_line(process))
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(how)
@@ -65,10 +66,17 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.ZombieProcess, psutil.NoSuchProcess):
+        return ""
+
+
 def assert_gone(family: list[psutil.Process]) -> None:
     assert family, "nothing ran"
     _, alive = psutil.wait_procs(family, timeout=WAIT_S)
-    assert [process.cmdline() for process in alive] == []
+    assert [command_line(process) for process in alive] == []
 
 
 def answers(connection: Connection) -> bool:
@@ -107,8 +115,8 @@ def folder() -> Iterator[DataFolder]:
 def up(folder: DataFolder) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(*options: str, env: dict[str, str] | None = None) -> Up:
-        started.append(Up(folder, *options, env=env))
+    def start(*options: str, **how) -> Up:
+        started.append(Up(folder, *options, **how))
         return started[-1]
 
     yield start
@@ -127,38 +135,49 @@ def test_up_is_ready_on_its_port_and_sigterm_leaves_nothing(folder, up):
     assert connection.api_key in podium.said()
 
     family = podium.family()
-    assert all(any(module in " ".join(process.cmdline()) for process in family) for module in MODULES)
+    assert all(any(module in command_line(process) for process in family) for module in MODULES)
     assert podium.stop() == 0
     assert_gone(family)
     assert not folder.connection.exists()
 
 
 def test_ctrl_c_ends_with_success_and_the_next_start_has_the_same_key_and_data(up):
-    podium = up("--port", str(free_port()))
+    podium = up("--port", "0")
     first = podium.ready()
     file_id = upload(first)
     assert podium.stop(signal.SIGINT) == 0
 
-    again = up("--port", str(free_port())).ready()
+    again = up("--port", "0").ready()
     assert again.api_key == first.api_key
     assert file_exists(again, file_id)
 
 
 def test_a_killed_podium_leaves_no_process_and_the_next_start_works(up):
-    podium = up("--port", str(free_port()))
+    podium = up("--port", "0")
     connection = podium.ready()
     file_id = upload(connection)
     family = podium.family()
     podium.stop(signal.SIGKILL)
     assert_gone(family)
 
-    assert file_exists(up("--port", str(free_port())).ready(), file_id)
+    assert file_exists(up("--port", "0").ready(), file_id)
+
+
+def test_a_closed_terminal_stops_everything(up):
+    ours, its = pty.openpty()
+    podium = up("--port", "0", terminal=its)
+    os.close(its)
+    podium.ready()
+    family = podium.family()
+    os.close(ours)
+    assert podium.stop(signal.SIGHUP) == 0
+    assert_gone(family)
 
 
 def test_a_second_podium_on_the_folder_is_refused_and_names_the_first(up):
-    first = up("--port", str(free_port()))
+    first = up("--port", "0")
     connection = first.ready()
-    second = up("--port", str(free_port()))
+    second = up("--port", "0")
     assert second.process.wait(WAIT_S) == 1
     assert f"process {first.process.pid}" in second.said()
     assert answers(connection)
@@ -172,25 +191,30 @@ def test_a_taken_port_is_refused_when_it_was_asked_for(up):
     assert "fix:" in podium.said()
 
 
-@pytest.mark.parametrize("program", MODULES)
-def test_a_killed_program_is_started_again(up, program):
-    podium = up("--port", str(free_port()))
+def test_killed_programs_are_started_again(up):
+    podium = up("--port", "0")
     connection = podium.ready()
-    victim = podium.child(program)
-    victim.kill()
+    victims = [podium.child(module) for module in MODULES]
+    for victim in victims:
+        victim.kill()
 
-    def replaced() -> bool:
-        return any(
-            program in " ".join(child.cmdline()) and child.pid != victim.pid for child in podium.process.children()
-        )
+    def replaced(module: str) -> bool:
+        return any(module in command_line(child) and child not in victims for child in podium.process.children())
 
-    wait_until(replaced)
+    wait_until(lambda: all(map(replaced, MODULES)))
     wait_until(lambda: answers(connection))
-    assert "SIGKILL" in podium.said()
+    assert podium.said().count("SIGKILL") == len(MODULES)
 
 
 def test_an_api_that_cannot_start_is_told_with_its_last_lines(up):
-    podium = up("--port", str(free_port()), env={"PODIUM_MAX_BODY_BYTES": "none", "PATH": "/usr/bin:/bin"})
+    podium = up("--port", "0", env=os.environ | {"UVICORN_LOG_LEVEL": "nonsense"})
     assert podium.process.wait(WAIT_S) == 1
-    assert "max_body_bytes" in podium.said()
-    assert "fix:" in podium.said()
+    assert "nonsense" in podium.said()
+    assert "logs/api.log" in podium.said()
+
+
+def test_settings_that_cannot_be_used_are_named_before_anything_starts(up):
+    podium = up("--port", "0", env=os.environ | {"PODIUM_MAX_BODY_BYTES": "none"})
+    assert podium.process.wait(WAIT_S) == 1
+    assert "error: PODIUM_MAX_BODY_BYTES: " in podium.said()
+    assert "fix: " in podium.said()

@@ -8,7 +8,7 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from cli.valkey import free_port
+from cli.valkey import Valkey, free_port
 from core.db import jobs
 from core.queue import TRAIN_QUEUE
 from core.status import JobStatus
@@ -112,6 +112,23 @@ def test_hints_reach_the_queue_after_the_broker_was_flushed(sessions, settings, 
     queued_job(sessions)
     assert dispatch(sessions, hints, settings) == 1
     assert broker.llen(TRAIN_QUEUE) == 1
+
+
+def test_hints_flow_again_once_the_broker_is_back(sessions, settings, tmp_path):
+    server = Valkey(tmp_path / "valkey", log=tmp_path / "valkey.log")
+    server.start()
+    server.wait_ready()
+    queue = HintQueue(make_celery(settings.model_copy(update={"broker_url": SecretStr(server.url)})))
+    queued_job(sessions)
+    assert dispatch(sessions, queue, settings) == 1
+    server.child.kill()
+    queued_job(sessions)
+    assert dispatch(sessions, queue, settings) == 0
+    server.start()
+    server.wait_ready()
+    assert dispatch(sessions, queue, settings) == 1
+    queue.close()
+    server.stop()
 
 
 def test_no_more_hints_wait_than_are_of_use(sessions, settings, hints, broker):

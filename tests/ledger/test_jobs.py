@@ -1,11 +1,15 @@
 """The one door of a job's status, its gapless event log, and the wish to cancel."""
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import text
 
 from core.db import events, jobs, leases
 from core.db.jobs import IllegalTransition
 from core.db.models import Job
-from core.ids import TenantId, new_job_id
+from core.ids import TenantId
 from core.status import TRANSITIONS, JobStatus, Stage, StatusReason
 from tests.factories import (
     TENANT,
@@ -21,6 +25,7 @@ from tests.factories import (
     read_events,
     read_job,
 )
+from tests.polling import wait_until
 from tests.threads import race
 
 OPEN = [status for status in JobStatus if not status.is_terminal]
@@ -30,6 +35,12 @@ UNHELD = [status for status in OPEN if status is not JobStatus.RUNNING]
 def request_cancel(sessions, job_id) -> bool:
     with sessions.begin() as session:
         return jobs.request_cancel(session, jobs.get(session, job_id))
+
+
+def is_waiting_for_a_lock(sessions) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with sessions() as session:
+        return bool(session.scalar(text(query)))
 
 
 def test_a_new_job_is_queued_and_its_log_begins_with_that(sessions):
@@ -91,13 +102,13 @@ def test_a_guard_that_does_not_hold_changes_nothing(sessions):
     assert read_job(sessions, job_id).status is JobStatus.QUEUED
 
 
-@pytest.mark.parametrize("source", JobStatus)
-@pytest.mark.parametrize("target", JobStatus)
-def test_a_change_that_the_table_does_not_know_is_refused(sessions, source, target):
-    if target in TRANSITIONS[source]:
-        return
-    with sessions() as session, pytest.raises(IllegalTransition):
-        jobs.transition(session, new_job_id(), source, target, code="x", message="x")
+def test_a_change_that_the_table_does_not_know_is_refused(sessions):
+    job_id = queued_job(sessions)
+    for source, target in itertools.product(JobStatus, JobStatus):
+        if target not in TRANSITIONS[source]:
+            with sessions() as session, pytest.raises(IllegalTransition):
+                jobs.transition(session, job_id, source, target, code="x", message="x")
+    assert event_codes(sessions, job_id) == ["queued"]
 
 
 @pytest.mark.parametrize("target", [JobStatus.QUEUED, JobStatus.PAUSED, JobStatus.SUCCEEDED])
@@ -256,3 +267,15 @@ def test_an_expired_lease_does_not_end_a_job_by_itself(sessions):
     lease = claimed(sessions)
     expire(sessions, lease.job_id)
     assert read_job(sessions, lease.job_id).status is JobStatus.RUNNING
+
+
+def test_a_cancel_that_meets_a_claim_waits_for_it_and_tells_its_supervisor(sessions):
+    job_id = queued_job(sessions)
+    with ThreadPoolExecutor(1) as pool:
+        with sessions.begin() as session:
+            leases.claim(session, job_id, owner="w", ttl_s=60, max_failures=3)
+            cancelled = pool.submit(request_cancel, sessions, job_id)
+            wait_until(lambda: is_waiting_for_a_lock(sessions), what="the cancel waits for the claim")
+        assert cancelled.result(30)
+    assert read_job(sessions, job_id).status is JobStatus.RUNNING
+    assert event_codes(sessions, job_id) == ["queued", "claimed", "cancel_requested"]

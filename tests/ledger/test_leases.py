@@ -5,16 +5,15 @@ from sqlalchemy import text
 
 from core.db import jobs, leases, progress
 from core.db.leases import Lease, LeaseLost
-from core.db.session import IDLE_IN_TRANSACTION_S
-from core.settings import Settings
+from core.db.session import LEDGER_AWAY
 from core.status import JobStatus, StatusReason
 from tests.factories import claim, claimed, event_codes, expire, put_into, queued_job, read_events, read_job
 from tests.threads import race
 
 
-def release(sessions, lease: Lease, reason: StatusReason = StatusReason.PREEMPTED) -> None:
+def release(sessions, lease: Lease, reason: StatusReason = StatusReason.PREEMPTED, **values) -> None:
     with sessions.begin() as session:
-        leases.release(session, lease, reason=reason, message="Back to the queue.")
+        leases.release(session, lease, reason=reason, message="Back to the queue.", **values)
 
 
 def finish(sessions, lease: Lease, status: JobStatus = JobStatus.SUCCEEDED) -> None:
@@ -93,11 +92,16 @@ def test_a_claim_waits_for_a_short_write_instead_of_giving_the_job_up(sessions):
     assert claim(sessions, job_id) is not None
 
 
-def test_a_frozen_workers_transaction_is_ended_before_a_lease_would_be(sessions, settings: Settings):
-    with sessions() as session:
-        shown = session.scalar(text("SHOW idle_in_transaction_session_timeout"))
-    assert shown == f"{IDLE_IN_TRANSACTION_S}s"
-    assert settings.lease_ttl_s > IDLE_IN_TRANSACTION_S
+def test_a_frozen_workers_transaction_cannot_keep_its_job_from_others(sessions):
+    lease = claimed(sessions)
+    with sessions() as frozen:
+        leases.hold(frozen, lease)
+        frozen.execute(text("UPDATE jobs SET lease_expires_at = clock_timestamp() - interval '1 second'"))
+        assert claim(sessions, lease.job_id) is None, "it waited, and the frozen write did not count"
+        with pytest.raises(LEDGER_AWAY):
+            frozen.execute(text("SELECT 1"))
+    expire(sessions, lease.job_id)
+    assert claimed(sessions, lease.job_id).attempt == 2
 
 
 def test_an_expired_lease_is_a_failure_and_the_job_is_taken_over(sessions):
@@ -199,11 +203,24 @@ def test_a_released_job_can_be_claimed_at_once(sessions):
     first = claimed(sessions)
     release(sessions, first)
     job = read_job(sessions, first.job_id)
-    assert (job.status, job.status_reason, job.hinted_at) == (JobStatus.QUEUED, StatusReason.PREEMPTED, None)
+    assert (job.status, job.status_reason) == (JobStatus.QUEUED, StatusReason.PREEMPTED)
     second = claimed(sessions, first.job_id)
     assert second.attempt == 2
     assert read_job(sessions, first.job_id).failures == 0, "a preemption is nobody's fault"
     assert event_codes(sessions, first.job_id) == ["queued", "claimed", "preempted", "claimed"]
+
+
+def test_a_worker_is_told_of_a_released_job_at_once_only_where_that_is_asked_for(sessions):
+    def due() -> list:
+        with sessions.begin() as session:
+            return list(jobs.due(session, hint_repeat_s=30))
+
+    job_id = queued_job(sessions)
+    assert due() == [job_id]
+    release(sessions, claimed(sessions, job_id), StatusReason.TRAINER_CRASHED)
+    assert due() == []
+    release(sessions, claimed(sessions, job_id), StatusReason.PREEMPTED, hinted_at=None)
+    assert due() == [job_id]
 
 
 def test_started_at_is_the_first_attempts(sessions):

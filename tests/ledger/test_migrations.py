@@ -54,6 +54,16 @@ def test_models_and_migrations_agree(database_url):
     command.check(migrate.alembic_config(database_url))
 
 
+def test_a_new_migration_would_name_no_class_of_ours(empty_url, tmp_path):
+    config = migrate.alembic_config(empty_url)
+    config.set_main_option("version_locations", str(tmp_path))
+    command.revision(config, message="everything", autogenerate=True, head="base", version_path=str(tmp_path))
+    (written,) = tmp_path.glob("*.py")
+    source = written.read_text()
+    assert 'sa.Column("status", sa.Text(), nullable=False)' in source.replace("'", '"')
+    assert "core." not in source
+
+
 def test_a_downgrade_leaves_nothing_and_the_way_up_again_is_open(empty_url):
     migrate.upgrade(empty_url)
     command.downgrade(migrate.alembic_config(empty_url), "base")

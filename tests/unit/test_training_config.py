@@ -1,4 +1,4 @@
-"""The trainer's pure parts: a spec in TRL's numbers, advantages, silent groups, the phase clock, named failures."""
+"""The trainer's pure parts: TRL's numbers, advantages, silent groups, the phase clock, the split, named failures."""
 
 from typing import Any
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 from trl.trainer.utils import nanstd
 
+from core.rows import Row
 from core.spec import JobSpec
 from core.status import StatusReason
 from worker.grading.grades import Grade, GradeOutcome
 from worker.run_directory import FailureDetail
 from worker.training.config import grpo_arguments, grpo_config, lora_config, resolved_parameters
+from worker.training.data import split_rows
 from worker.training.environment import Device
 from worker.training.failures import GraderFailed, named_failure
 from worker.training.phases import Phase, PhaseTimer
@@ -157,6 +159,26 @@ def test_ungraded_rollouts_are_in_no_group() -> None:
     assert find_signal([[]], pass_threshold=1.0).metrics == {}
 
 
+def rows(*prompts: str) -> list[Row]:
+    return [Row(line, prompt, {}) for line, prompt in enumerate(prompts, start=1)]
+
+
+def test_rows_with_the_same_prompt_are_on_one_side_of_the_split() -> None:
+    training, held_out = split_rows(rows(*"abcabcabdd"), 0.5, seed=1)
+    assert {row.prompt for row in training}.isdisjoint(row.prompt for row in held_out)
+    assert sorted(row.line for row in (*training, *held_out)) == list(range(1, 11))
+
+
+def test_the_split_follows_the_seed() -> None:
+    lines = [[row.line for row in split_rows(rows(*map(str, range(50))), 0.2, seed)[1]] for seed in (1, 1, 2)]
+    assert lines[0] == lines[1] != lines[2]
+    assert len(lines[0]) == 10
+
+
+def test_two_tasks_at_least_are_held_out() -> None:
+    assert len(split_rows(rows(*"abcdef"), 0.1, seed=1)[1]) == 2
+
+
 class FakeClock:
     def __init__(self) -> None:
         self.now = 100.0
@@ -250,6 +272,15 @@ def test_one_step_without_any_reward_ends_the_run() -> None:
         GradingWatch().check([WRONG, WRONG], step=1)
     with pytest.raises(GraderFailed, match="answered None"):
         GradingWatch().check([SILENT, SILENT], step=1)
+
+
+def test_a_reward_that_fails_is_final_and_graders_that_are_down_are_not() -> None:
+    down = Scored({"a": Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message="gave no answer within 60 s")}, None)
+    with pytest.raises(GraderFailed) as wrong:
+        GradingWatch().check([WRONG, WRONG], step=1)
+    with pytest.raises(GraderFailed) as gone:
+        GradingWatch().check([down, down], step=1)
+    assert (wrong.value.detail.retryable, gone.value.detail.retryable) == (False, True)
 
 
 def test_five_mostly_failed_steps_running_end_the_run() -> None:

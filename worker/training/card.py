@@ -35,6 +35,13 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 """
 
 
+_METHODS = {
+    AdapterMethod.LORA: "LoRA, r {0.r}, alpha {0.alpha}",
+    AdapterMethod.QLORA: "QLoRA (the base in 4 bits, NF4), r {0.r}, alpha {0.alpha}",
+    AdapterMethod.FULL: "all weights",
+}
+
+
 def model_card(spec: JobSpec, final_step: int) -> str:
     table = "\n".join(f"| {name} | {value} |" for name, value in _facts(spec, final_step))
     return f"""\

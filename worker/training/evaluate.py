@@ -24,12 +24,12 @@ from core.rows import canonical_prompt_sha256
 from core.spec import JobSpec
 from worker.training.data import Task
 from worker.training.environment import Device
-from worker.training.failures import GraderFailed
-from worker.training.rewards import Completion, Rewards
+from worker.training.rewards import Completion, Rewards, Scored, require_rewards
 from worker.training.stop import StopRequest
 
-BATCH_SIZE = {"cpu": 64, "cuda": 64}
-"""Fixed by device: the batch layout decides which random numbers an answer is sampled with."""
+MOST_ANSWERS = 64
+MOST_TOKENS = 131_072
+"""Of prompts and answers in one batch: about 15 GB of key-value cache for an 8B model of the Qwen3 kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,11 @@ class Decoding:
     seed: int = 0
 
     def generation_config(self, *, eos_token_ids: Sequence[int], pad_token_id: int) -> GenerationConfig:
-        """Every knob spelled out: what is unset would come from the model's own file (Qwen's samples at 0.6)."""
-        sampling: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        """Every knob spelled out: what is unset would come from the model's own file (Qwen's samples at 0.6).
+
+        Greedy search reads none of the sampling knobs; at these values transformers does not warn of them.
+        """
+        sampling: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
         if self.temperature is not None:
             sampling = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
         return GenerationConfig(
@@ -80,8 +83,6 @@ class Evaluator:
         with _untouched_training(self.model, self.device):
             greedy = self._answer_all(self._greedy, step)
             sampled = [self._answer_all(decoding, step) for decoding in self._sampled]
-        if all(answer.reward is None for answers in (greedy, *sampled) for answer in answers):
-            raise GraderFailed(f"No held-out answer could be graded. The last error: {self.last_error}")
         results = tuple(
             TaskResult(
                 task=task.row.line,
@@ -109,20 +110,28 @@ class Evaluator:
 
     @cached_property
     def _batches(self) -> list[list[int]]:
-        """Places of tasks, longest prompts first: little padding, and memory runs out at once or never."""
+        """Places of tasks, longest prompts first: little padding, and memory runs out at once or never.
+
+        The layout decides which random numbers an answer is sampled with; tasks and spec alone decide the layout.
+        """
         order = sorted(range(len(self.tasks)), key=lambda place: -len(self.tasks[place].prompt_ids))
-        size = BATCH_SIZE[self.device.kind]
+        longest = len(self.tasks[order[0]].prompt_ids) + self.spec.hyperparameters.max_completion_length
+        size = max(1, min(MOST_ANSWERS, MOST_TOKENS // longest))
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _answer_all(self, decoding: Decoding, step: int) -> list[Answer]:
         """One answer per task, in the order of the tasks."""
-        answers: dict[int, Answer] = {}
+        graded: dict[int, tuple[Completion, Scored]] = {}
         for number, places in enumerate(self._batches):
             torch.manual_seed(_seed(decoding.seed, number))
             completions = self._complete([self.tasks[place] for place in places], decoding)
-            answers |= zip(places, self._grade(completions, step), strict=True)
+            scores = self.rewards.score(completions, step=step)
+            graded |= zip(places, zip(completions, scores, strict=True), strict=True)
             self.stop.check()
-        return [answers[place] for place in range(len(self.tasks))]
+        scored = [score for _, score in graded.values()]
+        require_rewards(scored, what="held-out answer")
+        self.last_error = next((score.error for score in scored if score.error), self.last_error)
+        return [self._answer(*graded[place]) for place in range(len(self.tasks))]
 
     def _complete(self, tasks: Sequence[Task], decoding: Decoding) -> list[Completion]:
         pad = self.tokenizer.pad_token_id
@@ -141,17 +150,15 @@ class Evaluator:
         end = next((place for place, token in enumerate(ids) if token in self.eos_token_ids), len(ids) - 1)
         return ids[: end + 1]
 
-    def _grade(self, completions: Sequence[Completion], step: int) -> Iterator[Answer]:
-        for completion, scored in zip(completions, self.rewards.score(completions, step=step), strict=True):
-            reward = scored.reward
-            self.last_error = scored.error or self.last_error
-            yield Answer(
-                completion=completion.text,
-                reward=reward,
-                passed=None if reward is None else reward >= self.spec.pass_threshold,
-                completion_tokens=len(completion.token_ids),
-                finish_reason="length" if completion.is_truncated else "stop",
-            )
+    def _answer(self, completion: Completion, scored: Scored) -> Answer:
+        reward = scored.reward
+        return Answer(
+            completion=completion.text,
+            reward=reward,
+            passed=None if reward is None else reward >= self.spec.pass_threshold,
+            completion_tokens=len(completion.token_ids),
+            finish_reason="length" if completion.is_truncated else "stop",
+        )
 
 
 @contextmanager

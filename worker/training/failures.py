@@ -53,6 +53,13 @@ class GraderFailed(RunFailed):
     default_fix = "Try the reward on one sample with POST /v1/fine_tuning/alpha/graders/run, then upload a new version."
 
 
+class GradersDown(GraderFailed):
+    """Not the reward said no, but the grading processes: they crash, hang or do not start."""
+
+    default_fix = "Look for crashes and endless loops in the reward, and at the worker's free memory."
+    retryable = True
+
+
 class QloraNeedsCuda(RunFailed):
     reason = StatusReason.INVALID_SPEC
     code = "qlora_needs_cuda"

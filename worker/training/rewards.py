@@ -10,10 +10,10 @@ from typing import Any
 from core.errors import InvalidReward
 from core.rows import Row
 from core.spec import PinnedReward
-from worker.grading.client import Grade, Grader, Rollout, combine
+from worker.grading.client import Grade, GradeOutcome, Grader, Rollout, combine
 from worker.grading.client import GraderFailed as GraderBroken
 from worker.run_directory import RolloutGrade, RunDirectory
-from worker.training.failures import GraderFailed
+from worker.training.failures import GraderFailed, GradersDown
 
 WORST_ERROR_SHARE = 0.5
 BAD_STEPS_TO_FAIL = 5
@@ -43,6 +43,10 @@ class Scored:
         """The first failed term and what it said."""
         return next((f"{name}: {_story(grade)}" for name, grade in self.grades.items() if grade.is_error), None)
 
+    @property
+    def is_infrastructure_error(self) -> bool:
+        return any(grade.outcome is GradeOutcome.INFRASTRUCTURE_ERROR for grade in self.grades.values())
+
     def value(self, term: str) -> float | None:
         """One term's number for TRL. None for all terms of a completion without a reward: TRL would add up the rest."""
         return self.grades[term].value if self.reward is not None else None
@@ -58,7 +62,10 @@ class Rewards:
         return list(self._graders)
 
     def score(self, completions: Sequence[Completion], *, step: int) -> list[Scored]:
-        """One score per completion, in order; never raises for what reward code does."""
+        """One score per completion, in order; never raises for what reward code does.
+
+        `step`: optimizer steps taken so far, what TRL shows rewards as `trainer_state.global_step`.
+        """
         rollouts = [_rollout(completion) for completion in completions]
         columns = [grader.grade(rollouts, step=step) for grader in self._graders.values()]
         rows = [dict(zip(self._graders, grades, strict=True)) for grades in zip(*columns, strict=True)]
@@ -93,22 +100,25 @@ class RewardColumn:
 
 
 class GradingWatch:
-    """Raises `GraderFailed` when a step has no reward at all, or when most grading fails for several steps running."""
+    """Ends the run when a step has no reward at all, or when most grading fails for several steps running."""
 
     def __init__(self) -> None:
         self._bad_steps = 0
 
     def check(self, scored: Sequence[Scored], *, step: int) -> None:
-        errors = [score.error for score in scored if score.error is not None]
-        self._bad_steps = self._bad_steps + 1 if len(errors) > WORST_ERROR_SHARE * len(scored) else 0
-        if all(score.reward is None for score in scored):
-            story = f"The last error: {errors[-1]}" if errors else "Every reward answered None for every rollout."
-            raise GraderFailed(f"No rollout of step {step} could be graded. {story}")
+        """Raises `GraderFailed`."""
+        failed = sum(score.error is not None for score in scored)
+        self._bad_steps = self._bad_steps + 1 if failed > WORST_ERROR_SHARE * len(scored) else 0
+        require_rewards(scored, what=f"rollout of step {step}")
         if self._bad_steps >= BAD_STEPS_TO_FAIL:
-            raise GraderFailed(
-                f"Most rollouts could not be graded for {self._bad_steps} steps running, up to step {step}. "
-                f"The last error: {errors[-1]}"
-            )
+            sentence = f"Most rollouts could not be graded for {self._bad_steps} steps running, up to step {step}."
+            raise _failure(sentence, scored)
+
+
+def require_rewards(scored: Sequence[Scored], *, what: str) -> None:
+    """Raises `GraderFailed` when not one has a reward."""
+    if all(score.reward is None for score in scored):
+        raise _failure(f"No {what} could be graded.", scored)
 
 
 def reward_metrics(scored: Sequence[Scored]) -> dict[str, float]:
@@ -128,6 +138,14 @@ def journal_grades(scored: Scored) -> dict[str, RolloutGrade]:
         )
         for name, grade in scored.grades.items()
     }
+
+
+def _failure(sentence: str, scored: Sequence[Scored]) -> GraderFailed:
+    errors = [score.error for score in scored if score.error is not None]
+    if not errors:
+        return GraderFailed(f"{sentence} Every reward answered None.")
+    kind = GradersDown if all(score.is_infrastructure_error for score in scored) else GraderFailed
+    return kind(f"{sentence} The last error: {errors[-1]}")
 
 
 def _rollout(completion: Completion) -> Rollout:

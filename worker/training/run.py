@@ -13,9 +13,8 @@ from worker.training.stop import StopRequest
 EXIT_CODES = {"finished": 0, "stopped": STOPPED_EXIT_CODE, "failed": FAILED_EXIT_CODE}
 QUIET = {
     "DISABLE_SAFETENSORS_CONVERSION": "1",  # transformers would ask a bot on the Hub to convert pickled weights
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TQDM_DISABLE": "1",
 }
 
 
@@ -26,6 +25,7 @@ def main() -> int:
     stop = StopRequest()
     stop.listen()
     os.environ.update(QUIET)
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one process, one GPU: TRL refuses to see more
     with phases.phase(Phase.LOAD):
         from worker.training.job import run_job  # noqa: PLC0415 - torch takes seconds: the first line comes before it
     outcome = run_job(run, run.read_plan(), phases, stop)

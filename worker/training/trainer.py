@@ -78,9 +78,8 @@ class PodiumTrainer(GRPOTrainer):
                 Completion(self._rows[example["row"]], text, ids, is_truncated=not self._is_finished(ids))
                 for example, text, ids in zip(inputs, texts, completion_ids, strict=True)
             ]
-            step = self.state.global_step + 1
-            scored = self._rewards.score(answers, step=step)
-            self._watch.check(scored, step=step)
+            scored = self._rewards.score(answers, step=self.state.global_step)
+            self._watch.check(scored, step=self.state.global_step + 1)
             self._batch = RolloutBatch(answers, scored, self.num_generations)
             for column in self._columns:
                 column.values = [score.value(column.__name__) for score in scored]
@@ -134,10 +133,16 @@ class PodiumTrainer(GRPOTrainer):
 
     # Resumption: what transformers and TRL leave out of a checkpoint, or load differently than it was.
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
+    def _get_train_sampler(self, dataset: Any = None) -> EpochRepeatSampler:
         sampler = super()._get_train_sampler(dataset)
-        sampler.__class__ = EpochRepeatSampler
-        return sampler
+        return EpochRepeatSampler(
+            sampler.data_source,
+            mini_repeat_count=sampler.mini_repeat_count,
+            batch_size=sampler.batch_size,
+            repeat_count=sampler.repeat_count,
+            shuffle=sampler.shuffle,
+            seed=sampler.seed,
+        )
 
     def save_buffer(self, folder: Path) -> None:
         """The rollouts that later steps still use (`num_iterations` > 1), and where in them training stands."""

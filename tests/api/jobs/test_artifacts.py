@@ -3,11 +3,15 @@
 import hashlib
 import io
 import tarfile
+from uuid import uuid4
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from core.settings import Settings
 from tests.api.jobs.runs import ADAPTER, Run
+from tests.servers.seaweedfs import S3Server
 
 WEIGHTS = "adapter/adapter_model.safetensors"
 CHECKPOINT = {
@@ -119,7 +123,7 @@ def test_half_an_adapter_is_not_handed_out(client: TestClient, run: Run) -> None
 
 def test_a_name_that_no_job_makes_is_not_found(client: TestClient, run: Run) -> None:
     run.succeed()
-    for name in ("nothing.txt", "../secret", "%2e%2e/secret", ""):
+    for name in ("nothing.txt", "adapter/nothing", "../secret", "%2e%2e/secret", ""):
         response = client.get(f"{run.path}/artifacts/{name}")
         assert response.status_code == 404
 
@@ -160,3 +164,34 @@ def test_a_job_of_a_whole_model_hands_out_the_model(client: TestClient, run: Run
     run.checkpoint(1, {"model.safetensors": b"w", "config.json": b"{}", "optimizer.pt": b"p"})
     files = unpacked(client.get(f"{run.path}/checkpoints/1/adapter").content)
     assert set(files) == {"adapter/model.safetensors", "adapter/config.json"}
+
+
+class TestOnS3:
+    """One artifact is a redirect to the store; an archive is put together from ranges of its objects."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Settings:
+        environment = s3_server.environment(prefix=f"artifacts-{uuid4().hex}")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return settings.model_copy(
+            update={
+                "store_url": environment["PODIUM_STORE_URL"],
+                "s3_endpoint_url": environment["PODIUM_S3_ENDPOINT_URL"],
+                "s3_public_endpoint_url": environment["PODIUM_S3_PUBLIC_ENDPOINT_URL"],
+            }
+        )
+
+    def test_an_artifact_is_fetched_from_the_store_without_our_key(self, client: TestClient, run: Run) -> None:
+        run.succeed()
+        response = client.get(f"{run.path}/artifacts/{WEIGHTS}", follow_redirects=False)
+        assert response.status_code == 307
+        fetched = httpx.get(response.headers["location"])
+        assert fetched.content == ADAPTER["adapter_model.safetensors"]
+
+    def test_the_adapter_is_streamed_as_one_archive(self, client: TestClient, run: Run) -> None:
+        run.succeed()
+        whole = client.get(f"{run.path}/adapter").content
+        assert unpacked(whole) == in_folder(ADAPTER)
+        part = client.get(f"{run.path}/adapter", headers={"Range": "bytes=600-2999"})
+        assert (part.status_code, part.content) == (206, whole[600:3000])

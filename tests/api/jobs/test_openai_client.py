@@ -179,7 +179,7 @@ def test_a_bad_job_names_its_problem(client: OpenAI, job: Job) -> None:
 def test_a_file_of_another_tenant_is_not_found(client: OpenAI, connect: Callable[[TenantId], OpenAI], job: Job) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         connect(THEIRS).fine_tuning.jobs.create(**job)
-    assert (caught.value.code, caught.value.param) == ("invalid_request", "training_file")
+    assert (caught.value.code, caught.value.param) == ("file_not_found", "training_file")
 
 
 def test_a_wrong_key_is_an_authentication_error(url: str) -> None:

@@ -17,7 +17,7 @@ from core.results import Evaluation
 from core.reward_source import analyse
 from core.rows import FileFormat
 from core.spec import DataRef, JobSpec, PinnedReward
-from worker.run_directory import Outcome, Rollout, RolloutsDone, RunDirectory, RunPlan, StepDone
+from worker.run_directory import FAILED_EXIT_CODE, Outcome, Rollout, RolloutsDone, RunDirectory, RunPlan, StepDone
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 CHAT_TEMPLATE = (
@@ -25,8 +25,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 WANTED_LETTERS = "def reward(completion, want):\n    return sum(letter in want for letter in completion) / 10\n"
-TOY_SPEC: Mapping[str, Any] = {
-    "seed": 7,
+TOY_SPEC: dict[str, Mapping[str, Any]] = {
     "hyperparameters": {
         "num_generations": 4,
         "prompts_per_step": 2,
@@ -84,7 +83,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class Trainers:
     """Where runs are laid out and started, each in a process of its own.
 
     They are forked from a server that has imported torch and TRL once, which is what takes a trainer its time.
@@ -123,8 +122,8 @@ class Workshop:
                 "training": _write_rows(run.training_file, toy_rows(5) if rows is None else rows),
                 "held_out": _write_rows(run.held_out_file, toy_rows(9)[5:] if held_out is None else held_out),
                 "rewards": [_pin(run, *term) for term in (rewards or {"letters": WANTED_LETTERS}).items()],
-                **{section: {**values, **changes.get(section, {})} for section, values in _sections()},
-                "seed": TOY_SPEC["seed"],
+                "seed": 7,
+                **{name: {**TOY_SPEC.get(name, {}), **changes.get(name, {})} for name in TOY_SPEC | changes},
             }
         )
         if resume is not None:
@@ -136,6 +135,13 @@ class Workshop:
             RunPlan(job_id="ftjob-1", attempt=1, spec=spec, model_path=path, resume_step=resume[1] if resume else None)
         )
         return run
+
+    def make_model(self, folder: Path, *, chat: bool = True) -> Path:
+        maker = self.processes.Process(target=save_toy_model, args=(folder, chat))
+        maker.start()
+        maker.join(DEADLINE_S)
+        assert maker.exitcode == 0
+        return folder
 
     def start(self, run: RunDirectory, main: Callable[[str], int] | None = None) -> ForkServerProcess:
         process = self.processes.Process(target=_enter, args=(str(run.path), main or trainer_main))
@@ -149,18 +155,23 @@ class Workshop:
 
 
 @contextlib.contextmanager
-def open_workshop(folder: Path) -> Iterator[Workshop]:
+def open_trainers(folder: Path) -> Iterator[Trainers]:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["worker.training.job"])
-    workshop = Workshop(folder, folder / "toy-model", processes)
-    maker = processes.Process(target=save_toy_model, args=(workshop.model,))
-    maker.start()
-    maker.join(DEADLINE_S)
-    assert maker.exitcode == 0
-    yield workshop
+    trainers = Trainers(folder, folder / "toy-model", processes)
+    trainers.make_model(trainers.model)
+    yield trainers
 
 
-def save_toy_model(folder: Path, *, chat: bool = True) -> None:
+def failed_with(ended: Ended, code: str) -> str:
+    """The message of a run that must have failed with this code."""
+    failure = ended.outcome.failure
+    assert failure is not None, ended.outcome
+    assert (ended.exit_code, failure.code) == (FAILED_EXIT_CODE, code), ended.log
+    return failure.message
+
+
+def save_toy_model(folder: Path, chat: bool) -> None:
     """A random Qwen3 of 30 thousand parameters that writes letters, and now and then ends."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -215,14 +226,11 @@ def _enter(path: str, main: Callable[[str], int]) -> None:
     log = os.open(f"{path}/trainer.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.chdir(path)
     import torch
 
     torch.set_num_threads(1)
     sys.exit(main(path))
-
-
-def _sections() -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, value) for name, value in TOY_SPEC.items() if isinstance(value, Mapping)]
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""Ids that sort by time, and the keys under which objects live."""
+
+import re
+
+import pytest
+
+from core import ids, keys
+from core.storage.store import check_key, check_prefix
+
+MAKERS = {
+    "ftjob": ids.new_job_id,
+    "file": ids.new_file_id,
+    "rew": ids.new_reward_id,
+    "rewver": ids.new_reward_version_id,
+    "ftevent": ids.new_event_id,
+    "ftckpt": ids.new_checkpoint_id,
+    "req": ids.new_request_id,
+    "key": ids.new_key_id,
+}
+
+
+@pytest.mark.parametrize(("prefix", "make"), MAKERS.items())
+def test_an_id_says_what_it_is_of_and_is_a_uuid_of_version_7(prefix, make):
+    assert re.fullmatch(prefix + "-[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}", make())
+
+
+def test_ids_are_unique_and_sort_in_order_of_making():
+    made = [ids.new_job_id() for _ in range(5000)]
+    assert len(set(made)) == 5000
+    assert made == sorted(made)
+
+
+def test_keys_are_keys_of_the_store():
+    job_id = ids.new_job_id()
+    check_key(keys.data_file(ids.new_file_id()))
+    check_key(keys.artifact(job_id, 3, "adapter/adapter_model.safetensors"))
+    check_key(keys.manifest(keys.checkpoint(job_id, 25, 1)))
+    check_prefix(keys.checkpoint(job_id, 25, 1))
+    check_prefix(keys.job(job_id))
+
+
+def test_everything_a_job_makes_is_under_its_prefix():
+    job_id = ids.new_job_id()
+    made = [keys.checkpoint(job_id, 25, 1), keys.artifact(job_id, 1, "results.json")]
+    assert all(key.startswith(keys.job(job_id)) for key in made)
+
+
+def test_no_two_attempts_or_steps_share_a_checkpoints_prefix():
+    job_id = ids.new_job_id()
+    prefixes = {keys.checkpoint(job_id, step, attempt) for step in range(1, 120) for attempt in range(1, 120)}
+    assert len(prefixes) == 119 * 119
+
+
+def test_checkpoints_sort_by_step():
+    job_id = ids.new_job_id()
+    prefixes = [keys.checkpoint(job_id, step, 1) for step in (2, 10, 100, 1_000_000)]
+    assert prefixes == sorted(prefixes)

@@ -1,0 +1,133 @@
+"""`results.json`: the published schema is the one of the code, and what is built keeps it."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from core.db.models import Job, JobAttempt
+from core.results import ArtifactFacts, JobResults, json_schema
+from core.settings import CHECKOUT
+from core.status import JobStatus
+from tests.factories import TENANT, make_spec
+from tests.samples import results_document
+from tests.unit.test_verdict import RIGHT, WRONG, evaluation
+from tests.worker.scripted_trainer import make_summary
+from worker import results
+from worker.results import LedgerFacts
+
+SCHEMA = CHECKOUT / "docs/results.schema.json"
+START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+END = datetime(2026, 11, 29, 13, 0, tzinfo=UTC)
+
+
+def facts(**changes) -> LedgerFacts:
+    job = Job(
+        id="ftjob-1",
+        tenant_id=TENANT,
+        status=JobStatus.RUNNING,
+        created_at=START,
+        started_at=START,
+        suffix="bio",
+        metadata_={"team": "search"},
+        preemptions=1,
+    )
+    attempts = [
+        JobAttempt(attempt=1, started_at=START, ended_at=END, last_step=3, ended="preempted"),
+        JobAttempt(attempt=2, started_at=END, ended_at=None, last_step=4, ended=None, resumed_from_step=3),
+    ]
+    found = {
+        "job": job,
+        "attempts": attempts,
+        "evaluations": {
+            "baseline": evaluation([WRONG] * 10),
+            "step-2": evaluation([RIGHT] * 9 + [WRONG], step=2),
+            "final": evaluation([RIGHT] * 8 + [WRONG] * 2, step=4),
+        },
+        "artifacts": [ArtifactFacts(name="adapter/adapter_model.safetensors", size_bytes=5, sha256="a" * 64)],
+        "now": END,
+        "held_seconds": 5400.0,
+        "redone_steps": 2,
+    }
+    return LedgerFacts(**(found | changes))
+
+
+def build(**changes) -> JobResults:
+    return results.build(make_spec(), make_summary(4), facts(**changes), usd_per_hour=2.0)
+
+
+def validate(document) -> None:
+    Draft202012Validator(json.loads(json_schema())).validate(document)
+
+
+def test_the_committed_schema_is_the_generated_one():
+    """If it is not: `python -m core.results > docs/results.schema.json`."""
+    assert SCHEMA.read_text() == json_schema()
+
+
+def test_the_schema_is_a_schema():
+    Draft202012Validator.check_schema(json.loads(json_schema()))
+
+
+def test_a_built_document_keeps_the_schema_and_reads_back():
+    document = build()
+    validate(json.loads(document.model_dump_json()))
+    assert JobResults.model_validate_json(document.model_dump_json()) == document
+
+
+def test_the_sample_that_other_tests_read_is_a_document():
+    JobResults.model_validate(results_document())
+
+
+@pytest.mark.parametrize("name", ["verdict", "baseline", "artifacts", "cost"])
+def test_a_document_without_one_of_its_parts_breaks_the_schema(name):
+    document = json.loads(build().model_dump_json())
+    del document[name]
+    with pytest.raises(ValidationError):
+        validate(document)
+
+
+def test_an_unknown_field_breaks_the_schema():
+    with pytest.raises(ValidationError):
+        validate(json.loads(build().model_dump_json()) | {"mood": "good"})
+
+
+def test_the_best_evaluation_is_chosen_among_all_but_the_verdict_is_on_the_final_one():
+    document = build()
+    assert document.best.name == "step-2"
+    assert (document.verdict.fixed, document.final.greedy.passed) == (8, 8)
+    assert [score.name for score in document.evaluations] == ["baseline", "step-2", "final"]
+
+
+def test_of_equally_good_evaluations_the_earliest_is_best():
+    same = evaluation([RIGHT] * 10)
+    later = same.model_copy(update={"step": 4})
+    document = build(evaluations={"final": later, "step-2": same.model_copy(update={"step": 2}), "baseline": same})
+    assert document.best.name == "baseline"
+
+
+def test_every_attempt_is_listed_and_the_one_that_writes_ends_with_the_document():
+    listed = [(a.attempt, a.ended, a.resumed_from_step, a.ended_at) for a in build().attempts]
+    assert listed == [(1, "preempted", None, int(END.timestamp())), (2, "succeeded", 3, int(END.timestamp()))]
+
+
+def test_the_cost_is_the_time_held_times_the_price():
+    cost = build().cost
+    assert (cost.gpu_seconds, cost.usd, cost.redone_steps) == (5400.0, 3.0, 2)
+
+
+def test_the_digest_of_the_parameters_changes_with_the_spec():
+    spec = make_spec()
+    digests = [
+        results.build(one, make_summary(4), facts(), usd_per_hour=2.0).parameters.sha256
+        for one in (spec, spec, spec.model_copy(update={"seed": 43}))
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_digest_of_a_sharded_model_depends_on_every_shard_and_of_one_file_is_its_own():
+    shards = [ArtifactFacts(name=f"adapter/model-{n}.safetensors", size_bytes=1, sha256=str(n) * 64) for n in range(3)]
+    digests = {build(artifacts=some).model.adapter_sha256 for some in (shards, shards[:2], shards[1:])}
+    assert len(digests) == 3
+    assert build(artifacts=shards[:1]).model.adapter_sha256 == "0" * 64

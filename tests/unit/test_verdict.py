@@ -1,0 +1,220 @@
+"""Did it learn? The source's figures, textbook values, and what must never be claimed."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from core.results import Answer, Evaluation, TaskResult, Verdict
+from worker import verdict
+
+RIGHT, WRONG, UNGRADED = 1.0, 0.0, None
+SEED = 7
+
+
+def answer(reward: float | None, *, finish_reason="stop") -> Answer:
+    passed = None if reward is None else reward >= 1.0
+    return Answer(completion="x", reward=reward, passed=passed, completion_tokens=3, finish_reason=finish_reason)
+
+
+def evaluation(greedy, sampled=None, *, step: int = 0, pass_threshold: float = 1.0, first_task: int = 0) -> Evaluation:
+    """One reward a task; `sampled` has a list of rewards for each."""
+    sampled = sampled or [[reward] for reward in greedy]
+    tasks = tuple(
+        TaskResult(
+            task=number,
+            prompt_sha256=f"{number:064x}",
+            greedy=answer(reward),
+            sampled=tuple(answer(one) for one in several),
+        )
+        for number, (reward, several) in enumerate(zip(greedy, sampled, strict=True), start=first_task)
+    )
+    return Evaluation(step=step, pass_threshold=pass_threshold, tasks=tasks, seconds=1.0)
+
+
+def judge(before: Evaluation, after: Evaluation, *, decoding="greedy", silent_share=None) -> Verdict:
+    return verdict.judge(before, after, decoding=decoding, seed=SEED, silent_share=silent_share)
+
+
+def paired(fixed: int, broken: int, same: int = 100) -> Verdict:
+    before = evaluation([WRONG] * fixed + [RIGHT] * broken + [RIGHT] * same)
+    after = evaluation([RIGHT] * fixed + [WRONG] * broken + [RIGHT] * same)
+    return judge(before, after)
+
+
+@pytest.mark.parametrize(("fixed", "broken", "p"), [(18, 13, 0.47), (9, 17, 0.17)])
+def test_the_paired_comparisons_of_the_source_document(fixed, broken, p):
+    found = paired(fixed, broken)
+    assert round(found.p_value, 2) == p
+    assert (found.fixed, found.broken, found.same, found.tasks) == (fixed, broken, 100, 100 + fixed + broken)
+    assert found.outcome == "no_significant_change"
+
+
+@settings(deadline=None)
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_mcnemars_p_value_is_the_binomial_tests(fixed, broken):
+    reference = stats.binomtest(fixed, fixed + broken, 0.5).pvalue if fixed + broken else 1.0
+    assert verdict.mcnemar_p_value(fixed, broken) == pytest.approx(reference, rel=1e-9)
+
+
+def test_mcnemars_p_value_is_exact_where_floats_would_end():
+    assert verdict.mcnemar_p_value(2000, 0) == 0.0
+    assert verdict.mcnemar_p_value(5000, 5000) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("passed", "n", "low", "high"),
+    [
+        (155, 200, 0.7123, 0.8274),
+        (0, 10, 0.0, 0.2775),  # Wilson's interval of nothing in ten
+        (10, 10, 0.7225, 1.0),
+        (81, 263, 0.2553, 0.3662),  # Newcombe 1998, table I
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilsons_interval_against_known_values(passed, n, low, high):
+    found = verdict.wilson(passed, n)
+    assert found is not None
+    assert found == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilsons_interval_is_scipys_and_holds_the_rate(case):
+    passed, n = case
+    low, high = verdict.wilson(passed, n)
+    reference = stats.binomtest(passed, n).proportion_ci(0.95, method="wilson")
+    assert (low, high) == (pytest.approx(reference.low, abs=1e-9), pytest.approx(reference.high, abs=1e-9))
+    assert low - 1e-12 <= passed / n <= high + 1e-12
+
+
+def test_there_is_no_interval_of_nothing():
+    assert verdict.wilson(0, 0) is None
+
+
+def test_the_bootstrap_is_seeded_and_its_interval_holds_the_mean():
+    changes = [0.0, 0.5, -0.25, 1.0, 0.25, 0.0, 0.75, -0.5] * 10
+    low, high = verdict.paired_bootstrap(changes, seed=SEED)
+    assert (low, high) == verdict.paired_bootstrap(changes, seed=SEED)
+    assert (low, high) != verdict.paired_bootstrap(changes, seed=SEED + 1)
+    assert low < sum(changes) / len(changes) < high
+
+
+def test_the_bootstraps_interval_is_as_wide_as_the_normal_one_for_many_tasks():
+    changes = [0.0, 1.0] * 200
+    low, high = verdict.paired_bootstrap(changes, seed=SEED)
+    reach = 1.96 * 0.5 / math.sqrt(400)
+    assert (low, high) == (pytest.approx(0.5 - reach, abs=0.005), pytest.approx(0.5 + reach, abs=0.005))
+
+
+def test_the_bootstrap_of_no_change_is_zero():
+    assert verdict.paired_bootstrap([0.0] * 5, seed=SEED) == (0.0, 0.0)
+
+
+def test_a_run_that_learned_is_improved_and_says_by_how_much():
+    found = paired(55, 7, 138)
+    assert (found.outcome, found.change_points) == ("improved", 24.0)
+    assert found.sentence == "Improved: 55 of 200 tasks fixed, 7 broken (p = 2.4e-10), +24.0 points."
+    assert found.mean_reward_change == pytest.approx(0.24)
+    low, high = found.mean_reward_change_ci95
+    assert 0 < low < 0.24 < high
+
+
+def test_a_run_that_forgot_is_worse():
+    found = paired(2, 20)
+    assert found.outcome == "worse"
+    assert found.sentence.startswith("Worse: 2 of 122 tasks fixed, 20 broken")
+    assert found.change_points < 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10))
+def test_nothing_is_claimed_without_significance(fixed, broken, same):
+    found = paired(fixed, broken, same)
+    if found.p_value is None or found.p_value >= 0.05:
+        assert found.outcome in ("no_significant_change", "not_comparable")
+    elif found.outcome != "not_comparable":
+        assert found.outcome == ("improved" if fixed > broken else "worse")
+
+
+def test_without_a_significant_change_the_verdict_says_what_would_have_counted():
+    found = paired(3, 1, 20)
+    assert found.smallest_significant_fixed == 6
+    assert "With 24 tasks, 6 fixed and none broken is the least that would count." in found.sentence
+
+
+def test_five_tasks_can_show_nothing_and_the_verdict_says_so():
+    found = paired(5, 0, 0)
+    assert (found.outcome, found.smallest_significant_fixed) == ("no_significant_change", None)
+    assert "5 tasks are too few to show any change; use at least 6." in found.sentence
+
+
+def test_a_run_of_silent_groups_is_told_why_it_did_not_learn():
+    same = evaluation([RIGHT, WRONG] * 10)
+    assert "In 97% of the groups all rewards were equal" in judge(same, same, silent_share=0.97).sentence
+    assert "groups" not in judge(same, same, silent_share=0.5).sentence
+
+
+def test_other_tasks_are_not_compared():
+    found = judge(evaluation([WRONG] * 20), evaluation([RIGHT] * 20, first_task=1))
+    assert found.outcome == "not_comparable"
+    assert "did not answer the same tasks" in found.sentence
+
+
+def test_the_same_lines_with_other_prompts_are_not_compared():
+    before = evaluation([WRONG] * 20)
+    changed = before.tasks[0].model_copy(update={"prompt_sha256": "f" * 64})
+    after = evaluation([RIGHT] * 20).model_copy(update={"tasks": (changed, *evaluation([RIGHT] * 20).tasks[1:])})
+    assert judge(before, after).outcome == "not_comparable"
+
+
+def test_another_pass_threshold_is_not_compared():
+    found = judge(evaluation([WRONG] * 20), evaluation([RIGHT] * 20, pass_threshold=0.5))
+    assert found.outcome == "not_comparable"
+    assert "pass threshold" in found.sentence
+
+
+def test_too_many_ungraded_tasks_are_not_compared():
+    before = evaluation([WRONG] * 20)
+    assert judge(before, evaluation([RIGHT] * 15 + [UNGRADED] * 5)).outcome == "not_comparable"
+    assert judge(before, evaluation([RIGHT] * 16 + [UNGRADED] * 4)).outcome == "improved"
+    found = judge(before, evaluation([UNGRADED] * 20))
+    assert (found.outcome, found.tasks, found.p_value, found.mean_reward_change) == ("not_comparable", 0, None, None)
+    assert found.sentence == "Not comparable: only 0 of 20 tasks could be graded both times."
+
+
+def test_a_task_that_could_not_be_graded_is_neither_fixed_nor_broken():
+    before = evaluation([WRONG] * 10 + [RIGHT] * 10)
+    found = judge(before, evaluation([RIGHT] * 9 + [UNGRADED] + [RIGHT] * 9 + [UNGRADED]))
+    assert (found.fixed, found.broken, found.same, found.tasks) == (9, 0, 9, 18)
+
+
+def test_the_decoding_decides_which_answers_are_compared():
+    before = evaluation([WRONG] * 10, [[RIGHT]] * 10)
+    after = evaluation([RIGHT] * 10, [[RIGHT]] * 10)
+    assert judge(before, after, decoding="greedy").fixed == 10
+    assert judge(before, after, decoding="sampled").fixed == 0
+
+
+def test_a_score_counts_errors_apart_and_rates_what_was_graded():
+    found = verdict.score("final", evaluation([RIGHT, WRONG, UNGRADED, RIGHT], step=9))
+    assert (found.name, found.step) == ("final", 9)
+    assert (found.greedy.n, found.greedy.passed, found.greedy.errors) == (3, 2, 1)
+    assert found.greedy.pass_rate == pytest.approx(2 / 3)
+    assert found.greedy.mean_reward == pytest.approx(2 / 3)
+
+
+def test_an_interval_counts_each_task_once_however_often_it_was_sampled():
+    few = verdict.score("final", evaluation([RIGHT, WRONG] * 5, [[RIGHT], [WRONG]] * 5)).sampled
+    many = verdict.score("final", evaluation([RIGHT, WRONG] * 5, [[RIGHT] * 8, [WRONG] * 8] * 5)).sampled
+    assert (few.n, many.n) == (10, 80)
+    assert few.pass_rate_ci95 == many.pass_rate_ci95
+
+
+def test_an_evaluation_without_a_single_grade_has_no_rate():
+    found = verdict.score("final", evaluation([UNGRADED] * 3)).greedy
+    assert (found.n, found.errors, found.pass_rate, found.pass_rate_ci95, found.mean_reward) == (0, 3, None, None, None)

@@ -1,0 +1,208 @@
+"""A trainer that plays a script instead of training: all that a supervisor can see of one, without torch.
+
+Started as the trainer's interpreter: `... SCRIPT -m worker.training.run RUN_DIR`. SCRIPT is a JSON file with a list of
+actions for each attempt (the last list serves all later ones); an action is a method of `Trainer` and its arguments.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from core.results import Answer, Environment, Evaluation, PhaseSeconds, TaskResult
+from core.status import Stage
+from worker.run_directory import (
+    STOPPED_EXIT_CODE,
+    CheckpointSaved,
+    EvaluationDone,
+    FailureDetail,
+    Notice,
+    Outcome,
+    Rollout,
+    RolloutGrade,
+    RolloutsDone,
+    RunDirectory,
+    StageStarted,
+    StepDone,
+    Summary,
+)
+
+TASKS = 20
+BASELINE_PASSED = 8
+FINAL_PASSED = 16
+
+
+class Trainer:
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.plan = run.read_plan()
+        self.step = self.plan.resume_step or 0
+        self.told_to_stop = False
+        signal.signal(signal.SIGTERM, self._remember)
+        if self.plan.resume_step is not None:
+            state = json.loads((run.resume / "state.json").read_text())
+            self.notice("state", **state, files=sorted(path.name for path in run.resume.iterdir()))
+
+    def play(self, actions: list[list[Any]]) -> None:
+        for name, *arguments in actions:
+            options = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
+            getattr(self, name)(*arguments, **options)
+
+    def stage(self, stage: str) -> None:
+        self.run.append(StageStarted(at=time.time(), stage=Stage(stage)))
+
+    def notice(self, code: str, **data: Any) -> None:
+        self.run.append(Notice(at=time.time(), code=code, message=f"Notice {code}.", data=data))
+
+    def baseline(self) -> None:
+        if self.run.read_evaluation("baseline") is not None:
+            self.notice("baseline_reused")
+        else:
+            self._evaluate("baseline", BASELINE_PASSED)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step += 1
+            metrics = {"reward": self.step / 10, "attempt": float(self.plan.attempt), "loss": float("nan")}
+            self.run.append(StepDone(at=time.time(), step=self.step, metrics=metrics))
+            self.run.append(RolloutsDone(at=time.time(), step=self.step, rollouts=(_rollout(self.step),)))
+
+    def checkpoint(self, *, is_best: bool = False) -> None:
+        """Appears whole, by rename."""
+        folder = self.run.checkpoint(self.step)
+        draft = folder.with_name(f".{folder.name}")
+        draft.mkdir(parents=True)
+        (draft / "state.json").write_text(json.dumps({"step": self.step, "attempt": self.plan.attempt}))
+        (draft / f"only-in-step-{self.step}.bin").write_bytes(bytes(1000))
+        draft.rename(folder)
+        metrics = {"reward": self.step / 10}
+        self.run.append(CheckpointSaved(at=time.time(), step=self.step, metrics=metrics, is_best=is_best))
+
+    def checkpoint_and_wait(self) -> None:
+        """Until it is durable: then the supervisor removes the folder."""
+        self.checkpoint()
+        while self.run.checkpoint(self.step).exists():
+            time.sleep(0.02)
+
+    def finish(self) -> NoReturn:
+        self._evaluate("final", FINAL_PASSED)
+        self.finish_without_evaluation()
+
+    def finish_without_evaluation(self) -> NoReturn:
+        self.run.adapter.mkdir()
+        (self.run.adapter / "adapter_model.safetensors").write_bytes(b"weights of step %d" % self.step)
+        (self.run.adapter / "adapter_config.json").write_text('{"r": 16}')
+        self.run.write_outcome(Outcome(kind="finished", step=self.step, summary=make_summary(self.step)))
+        sys.exit(0)
+
+    def serve(self) -> NoReturn:
+        """Train until told to stop, then save and leave as a real trainer does."""
+        while not self.told_to_stop:
+            self.steps(1)
+            time.sleep(0.03)
+        self.checkpoint()
+        self.stop_by_itself()
+
+    def stop_by_itself(self) -> NoReturn:
+        self.run.write_outcome(Outcome(kind="stopped", step=self.step))
+        sys.exit(STOPPED_EXIT_CODE)
+
+    def hang(self) -> NoReturn:
+        """Neither work nor listen."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.notice("hanging")
+        while True:
+            time.sleep(60)
+
+    def wait_for_file(self, path: str) -> None:
+        while not Path(path).exists():
+            time.sleep(0.02)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def exit(self, code: int) -> NoReturn:
+        sys.exit(code)
+
+    def die(self) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")
+
+    def fail(self, **failure: Any) -> NoReturn:
+        self.run.write_outcome(Outcome(kind="failed", step=self.step, failure=FailureDetail(**failure)))
+        sys.exit(70)
+
+    def write_line(self, text: str) -> None:
+        with self.run.journal.open("a") as journal:
+            journal.write(text)
+
+    def show_environment(self) -> None:
+        self.notice("environment", variables=dict(os.environ))
+
+    def _evaluate(self, name: str, passed: int) -> None:
+        answers = [_answer(task < passed) for task in range(TASKS)]
+        tasks = tuple(
+            TaskResult(task=number, prompt_sha256=f"{number:064x}", greedy=answer, sampled=(answer,))
+            for number, answer in enumerate(answers)
+        )
+        self.run.write_evaluation(name, Evaluation(step=self.step, pass_threshold=1.0, tasks=tasks, seconds=0.1))
+        self.run.append(EvaluationDone(at=time.time(), name=name, step=self.step))
+
+    def _remember(self, *_: object) -> None:
+        self.told_to_stop = True
+
+
+def _answer(passed: bool) -> Answer:
+    return Answer(completion="4", reward=float(passed), passed=passed, completion_tokens=1, finish_reason="stop")
+
+
+def _rollout(step: int) -> Rollout:
+    """Its completion holds what byte-level tokenizers can sample and Postgres cannot keep: NUL."""
+    return Rollout(
+        index=0,
+        row=1,
+        prompt="2+2",
+        completion=f"step {step} \0",
+        grades={"exact": RolloutGrade(outcome="scored", value=1.0)},
+        reward=1.0,
+        advantage=0.0,
+        completion_tokens=3,
+        finish_reason="stop",
+    )
+
+
+def make_summary(step: int) -> Summary:
+    libraries = {"torch": "2.13.0"}
+    return Summary(
+        final_step=step,
+        best_evaluation="final",
+        phases=PhaseSeconds(generation=1.0, total=1.0),
+        environment=Environment(
+            python="3.11.0", platform="Linux", device="cpu", driver=None, dtype="float32", libraries=libraries
+        ),
+        trained_tokens=1000,
+        generated_tokens=400,
+        train_rows=1,
+        held_out_rows=TASKS,
+        overlap_rows=0,
+        silent_share=0.25,
+        steps_without_gradient=1,
+        truncated_share=0.0,
+        ungraded_rollouts=0,
+        resolved_parameters={"per_device_train_batch_size": 4},
+    )
+
+
+def main() -> None:
+    script, *module, run_dir = sys.argv[1:]
+    assert module == ["-m", "worker.training.run"], module
+    attempts = json.loads(Path(script).read_text())
+    trainer = Trainer(RunDirectory(Path(run_dir)))
+    trainer.play(attempts[min(trainer.plan.attempt, len(attempts)) - 1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Real supervisor processes: told to stop, killed, frozen past their lease, cut off from the ledger or the store."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url, select
+
+from core.db.models import Job, now
+from core.status import JobStatus, StatusReason
+from tests.factories import claim, event_codes, read_events, read_job
+from tests.polling import wait_until
+from tests.servers.tcp_proxy import running_proxy
+from tests.worker.slow_store import SlowStore
+from tests.worker.workshop import HAPPY, Workshop, is_running, trainer_of
+
+SERVING = [["baseline"], ["stage", "training"], ["serve"]]
+SHORT_LEASE = {"lease_ttl_s": 4.0, "lease_margin_s": 2.0, "lease_renew_s": 0.3}
+
+
+@pytest.fixture
+def proxied(workshop: Workshop):
+    """The workshop's supervisors reach the ledger through this proxy; the test itself does not."""
+    url = make_url(workshop.settings.database_url)
+    with running_proxy(Path(str(url.query["host"]), ".s.PGSQL.5432")) as proxy:
+        through = url.set(host="127.0.0.1", port=proxy.port, query={})
+        workshop.set(database_url=through.render_as_string(hide_password=False))
+        yield proxy
+
+
+def lease_stands(workshop: Workshop, job_id: str) -> bool:
+    with workshop.sessions() as session:
+        return session.scalar(select(Job.lease_expires_at > now()).where(Job.id == job_id)) is True
+
+
+def test_a_cancelled_run_stops_at_its_next_step_and_keeps_its_checkpoint(workshop: Workshop):
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    workshop.wait_for_step(job_id, 2)
+    workshop.cancel(job_id)
+    assert supervisor.wait(60) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.status_reason) == (JobStatus.CANCELLED, StatusReason.USER_CANCELLED)
+    assert (job.failures, job.preemptions, job.lease_owner) == (0, 0, None)
+    assert job.durable_step == job.step
+    assert f"Step {job.step} is durable" in read_events(workshop.sessions, job_id)[-1].message
+    assert event_codes(workshop.sessions, job_id)[-3:] == ["cancel_requested", "checkpoint", "cancelled"]
+
+
+def test_a_trainer_that_ignores_the_wish_is_killed_after_the_grace(workshop: Workshop):
+    workshop.set(stop_grace_s=0.5)
+    workshop.script([["steps", 1], ["hang"]])
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    trainer = trainer_of(supervisor)
+    workshop.wait_for_event(job_id, "hanging")
+    workshop.cancel(job_id)
+    assert supervisor.wait(60) == 0
+    assert not is_running(trainer)
+    assert workshop.status(job_id) is JobStatus.CANCELLED
+
+
+def test_sigterm_saves_and_gives_the_job_back_at_once(workshop: Workshop):
+    workshop.script(SERVING, [["stage", "training"], ["steps", 1], ["finish"]])
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    workshop.wait_for_step(job_id, 2)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(60) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.status_reason) == (JobStatus.QUEUED, StatusReason.PREEMPTED)
+    assert (job.preemptions, job.failures) == (1, 0)
+    assert (job.lease_owner, job.lease_expires_at, job.hinted_at) == (None, None, None)
+    assert job.durable_step == job.step
+    assert event_codes(workshop.sessions, job_id)[-2:] == ["checkpoint", "preempted"]
+    workshop.supervise(job_id)
+    assert workshop.event(job_id, "resumed") == {"step": job.step, "redone_steps": 0}
+    assert workshop.status(job_id) is JobStatus.SUCCEEDED
+
+
+def test_sigterm_does_not_wait_for_a_trainer_that_cannot_stop(workshop: Workshop):
+    workshop.set(stop_grace_s=0.5)
+    workshop.script([["steps", 3], ["hang"]])
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    workshop.wait_for_event(job_id, "hanging")
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(60) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.status_reason, job.durable_step) == (JobStatus.QUEUED, StatusReason.PREEMPTED, None)
+    assert "no step was safe yet" in read_events(workshop.sessions, job_id)[-1].message
+
+
+def test_sigterm_during_a_long_download_gives_the_job_back_without_waiting_for_it(workshop: Workshop):
+    workshop.script(HAPPY)
+    job_id = workshop.queue()
+    workshop.store = slow = SlowStore(workshop.store.root)
+
+    def preempt() -> None:
+        assert slow.reading.wait(60)
+        os.kill(os.getpid(), signal.SIGTERM)
+        workshop.wait_for_status(job_id, JobStatus.QUEUED)
+        slow.go_on.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        preempted = pool.submit(preempt)
+        workshop.supervise(job_id)
+        preempted.result(60)
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.status_reason, job.preemptions) == (JobStatus.QUEUED, StatusReason.PREEMPTED, 1)
+    assert event_codes(workshop.sessions, job_id) == ["queued", "claimed", "preempted"]
+
+
+def test_kill_9_of_the_supervisor_takes_the_trainer_down(workshop: Workshop):
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    trainer = trainer_of(supervisor)
+    workshop.wait_for_step(job_id, 1)
+    supervisor.kill()
+    wait_until(lambda: not is_running(trainer), what="the trainer is gone")
+    assert workshop.status(job_id) is JobStatus.RUNNING, "nobody could say otherwise: the lease will"
+
+
+def test_a_supervisor_that_slept_past_its_lease_writes_nothing_more(workshop: Workshop):
+    workshop.set(**SHORT_LEASE)
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    zombie = workshop.start_supervisor(job_id)
+    trainer = trainer_of(zombie)
+    workshop.wait_for_step(job_id, 1)
+    zombie.suspend()
+    second = wait_until(lambda: claim(workshop.sessions, job_id, owner="second"), what="the lease has run out")
+    before = event_codes(workshop.sessions, job_id), len(workshop.steps(job_id))
+    assert is_running(trainer), "it went on computing, without effect"
+    zombie.resume()
+    zombie.wait(60)
+    assert not is_running(trainer)
+    assert (event_codes(workshop.sessions, job_id), len(workshop.steps(job_id))) == before
+    job = read_job(workshop.sessions, job_id)
+    assert (job.attempt, job.lease_owner, second.attempt) == (2, "second", 2)
+
+
+def test_a_supervisor_that_is_cut_off_kills_its_trainer_before_the_lease_ends(workshop: Workshop, proxied):
+    workshop.set(**SHORT_LEASE)
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    trainer = trainer_of(supervisor)
+    workshop.wait_for_step(job_id, 1)
+    proxied.fall_silent()
+    wait_until(lambda: not is_running(trainer), what="the trainer is gone")
+    assert lease_stands(workshop, job_id)
+    assert supervisor.wait(60) != 0, "although the call to the ledger that it is in never returns"
+    assert workshop.status(job_id) is JobStatus.RUNNING
+
+
+def test_a_ledger_that_is_silent_for_less_than_a_lease_costs_nothing(workshop: Workshop, proxied):
+    go = workshop.folder / "go"
+    workshop.script([["baseline"], ["steps", 2], ["wait_for_file", str(go)], ["steps", 3], ["checkpoint"], ["finish"]])
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    workshop.wait_for_step(job_id, 2)
+    proxied.fall_silent()
+    go.touch()
+    run = workshop.settings.runs_dir / job_id / "a0001"
+    wait_until((run / "outcome.json").exists, what="the trainer has finished")
+    proxied.speak()
+    assert supervisor.wait(60) == 0
+    assert workshop.status(job_id) is JobStatus.SUCCEEDED
+    assert [step.step for step in workshop.steps(job_id)] == [1, 2, 3, 4, 5]
+
+
+def test_connections_that_the_ledger_drops_cost_nothing(workshop: Workshop, ledger_cleaner):
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    workshop.wait_for_step(job_id, 1)
+    for _ in range(5):
+        ended = ledger_cleaner.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchone()
+        assert ended
+        step = read_job(workshop.sessions, job_id).step
+        workshop.wait_for_step(job_id, step + 3)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(60) == 0
+    steps = [step.step for step in workshop.steps(job_id)]
+    assert steps == list(range(1, len(steps) + 1))
+    event_codes(workshop.sessions, job_id)
+
+
+def test_a_store_that_is_broken_for_a_while_stops_neither_training_nor_the_checkpoint(workshop: Workshop):
+    go = workshop.folder / "go"
+    workshop.script([["baseline"], ["steps", 2], ["checkpoint"], ["wait_for_file", str(go)], ["steps", 2], ["finish"]])
+    job_id = workshop.queue()
+    store = Path(workshop.settings.store_url.removeprefix("file://"))
+    supervisor = workshop.start_supervisor(job_id)
+    trainer_of(supervisor)
+    hidden = store.rename(store.with_name("hidden"))
+    store.write_text("a file where the folder should be")
+    workshop.wait_for_step(job_id, 2)
+    go.touch()
+    workshop.wait_for_step(job_id, 4)
+    assert read_job(workshop.sessions, job_id).durable_step is None
+    store.unlink()
+    hidden.rename(store)
+    assert supervisor.wait(60) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.durable_step) == (JobStatus.SUCCEEDED, 2)
+
+
+def test_a_happy_run_in_a_process_of_its_own_ends_with_zero(workshop: Workshop):
+    workshop.script(HAPPY)
+    job_id = workshop.queue()
+    assert workshop.start_supervisor(job_id).wait(60) == 0
+    assert workshop.status(job_id) is JobStatus.SUCCEEDED

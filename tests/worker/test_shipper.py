@@ -1,0 +1,141 @@
+"""From the journal into the ledger: in order, once, and no later than the lease."""
+
+import time
+
+import pytest
+
+from core.db.leases import LeaseLost
+from tests.factories import claimed, event_codes, expire, read_job
+from tests.polling import wait_until
+from tests.worker.slow_store import SlowStore
+from tests.worker.workshop import Workshop
+from worker.run_directory import CheckpointSaved, Notice, RunDirectory, StepDone
+from worker.shipper import ENTRIES_PER_TRANSACTION, Shipper
+
+
+@pytest.fixture
+def slow_store(workshop: Workshop):
+    store = SlowStore(workshop.folder / "slow")
+    yield store
+    store.go_on.set()
+
+
+@pytest.fixture
+def run(workshop: Workshop) -> RunDirectory:
+    folder = workshop.folder / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    return RunDirectory(folder)
+
+
+@pytest.fixture
+def lease(workshop: Workshop):
+    return claimed(workshop.sessions, workshop.queue())
+
+
+@pytest.fixture
+def shipper(workshop: Workshop, lease, run):
+    shipper = Shipper(workshop.sessions, workshop.store, lease, run)
+    yield shipper
+    shipper.close()
+
+
+def notice(run: RunDirectory, code: str) -> None:
+    run.append(Notice(at=time.time(), code=code, message=code))
+
+
+def save_checkpoint(run: RunDirectory, step: int, *, is_best: bool = False) -> None:
+    run.checkpoint(step).mkdir()
+    (run.checkpoint(step) / "state.json").write_text(str(step))
+    run.append(CheckpointSaved(at=time.time(), step=step, metrics={}, is_best=is_best))
+
+
+def ship_all(shipper: Shipper) -> None:
+    def drained() -> bool:
+        shipper.ship()
+        return shipper.is_drained()
+
+    wait_until(drained, what="everything is shipped")
+
+
+def test_entries_arrive_in_order_over_many_transactions(workshop, lease, run, shipper):
+    count = 2 * ENTRIES_PER_TRANSACTION + 3
+    for number in range(count):
+        notice(run, f"n{number}")
+    ship_all(shipper)
+    assert event_codes(workshop.sessions, lease.job_id)[2:] == [f"n{number}" for number in range(count)]
+
+
+def test_what_a_lost_answer_had_written_is_not_written_again(workshop, lease, run, shipper):
+    """A commit that reached the ledger while its answer did not: the shipper only knows that it failed."""
+    notice(run, "one")
+    notice(run, "two")
+    ship_all(shipper)
+    unaware = Shipper(workshop.sessions, workshop.store, lease, run)
+    notice(run, "three")
+    ship_all(unaware)
+    unaware.close()
+    assert event_codes(workshop.sessions, lease.job_id)[2:] == ["one", "two", "three"]
+
+
+def test_a_line_that_is_still_being_written_waits(workshop, lease, run, shipper):
+    step = StepDone(at=1.0, step=1, metrics={"reward": 1.0}).model_dump_json() + "\n"
+    with run.journal.open("w") as journal:
+        journal.write(step[:20])
+        journal.flush()
+        shipper.ship()
+        assert workshop.steps(lease.job_id) == []
+        journal.write(step[20:])
+    ship_all(shipper)
+    assert [row.step for row in workshop.steps(lease.job_id)] == [1]
+
+
+def test_a_shipper_that_lost_its_lease_writes_nothing(workshop, lease, run, shipper):
+    notice(run, "late")
+    expire(workshop.sessions, lease.job_id)
+    with pytest.raises(LeaseLost):
+        shipper.ship()
+    assert "late" not in event_codes(workshop.sessions, lease.job_id)
+
+
+def test_an_upload_that_ends_after_the_lease_is_no_checkpoint(workshop, lease, run, slow_store):
+    shipper = Shipper(workshop.sessions, slow_store, lease, run)
+    save_checkpoint(run, 2)
+    shipper.ship()
+    expire(workshop.sessions, lease.job_id)
+    slow_store.go_on.set()
+    with pytest.raises(LeaseLost):
+        ship_all(shipper)
+    shipper.close()
+    assert read_job(workshop.sessions, lease.job_id).durable_step is None
+
+
+def test_a_checkpoint_that_is_durable_leaves_the_disk(workshop, lease, run, shipper):
+    save_checkpoint(run, 2)
+    ship_all(shipper)
+    assert read_job(workshop.sessions, lease.job_id).durable_step == 2
+    assert not run.checkpoint(2).exists()
+
+
+def test_of_waiting_checkpoints_only_the_newest_and_the_best_are_uploaded(workshop, lease, run, shipper):
+    for step in (2, 4, 6, 8):
+        save_checkpoint(run, step, is_best=step == 4)
+    ship_all(shipper)
+    data = [event for event in event_codes(workshop.sessions, lease.job_id) if event == "checkpoint"]
+    assert len(data) == 2
+    assert read_job(workshop.sessions, lease.job_id).durable_step == 8
+    assert not any(run.checkpoint(step).exists() for step in (2, 4, 6, 8))
+
+
+def test_a_slow_store_delays_only_its_own_checkpoint(workshop, lease, run, slow_store):
+    shipper = Shipper(workshop.sessions, slow_store, lease, run)
+    save_checkpoint(run, 2)
+    shipper.ship()
+    run.append(StepDone(at=1.0, step=3, metrics={"reward": 1.0}))
+    shipper.ship()
+    assert [row.step for row in workshop.steps(lease.job_id)] == [3]
+    assert read_job(workshop.sessions, lease.job_id).durable_step is None
+    assert not shipper.is_drained()
+    slow_store.go_on.set()
+    ship_all(shipper)
+    shipper.close()
+    assert read_job(workshop.sessions, lease.job_id).durable_step == 2

@@ -1,0 +1,117 @@
+"""Stopping, and going on as if nothing had been."""
+
+import os
+import shutil
+import signal
+from typing import Any
+
+import pytest
+
+from core.status import Stage
+from tests.polling import wait_until
+from tests.worker.training.runs import Ended, Trainers
+from worker.run_directory import (
+    STOPPED_EXIT_CODE,
+    CheckpointSaved,
+    EvaluationDone,
+    RunDirectory,
+    StageStarted,
+    StepDone,
+)
+
+LONG: dict[str, Any] = {
+    "hyperparameters": {"max_steps": 6, "num_iterations": 2, "rollouts_per_pass": 4, "lr_scheduler_type": "linear"},
+    "adapter": {"dropout": 0.1},
+    "evaluation": {"every_steps": 4, "samples_per_task": 6},
+    "checkpoints": {"every_steps": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(trainers: Trainers) -> Ended:
+    """Two optimizer steps a generation, four an epoch: the hardest case for resuming."""
+    ended = trainers.train("uninterrupted", **LONG)
+    assert ended.exit_code == 0, ended.log
+    return ended
+
+
+def numbers(ended: Ended, after: int) -> dict[int, dict[str, float | None]]:
+    """The metrics of later steps, without what a clock says."""
+    return {
+        step: {name: value for name, value in metrics.items() if not name.startswith("phase/") and name != "step_time"}
+        for step, metrics in ended.steps.items()
+        if step > after
+    }
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5, 6])
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(trainers: Trainers, uninterrupted: Ended, step: int) -> None:
+    resumed = trainers.train(f"resumed-{step}", resume=(uninterrupted.run, step), **LONG)
+    assert resumed.exit_code == 0, resumed.log
+    assert numbers(resumed, step) == numbers(uninterrupted, step)
+    assert resumed.weights == uninterrupted.weights
+    assert resumed.evaluation("final").tasks == uninterrupted.evaluation("final").tasks
+    ours, theirs = resumed.outcome.summary, uninterrupted.outcome.summary
+    assert ours is not None
+    assert theirs is not None
+    apart = {"phases", "environment"}
+    assert ours.model_dump(exclude=apart) == theirs.model_dump(exclude=apart)
+
+
+def test_a_fully_trained_model_resumes_exactly(trainers: Trainers) -> None:
+    layout: dict[str, Any] = {
+        "adapter": {"method": "full"},
+        "hyperparameters": {"learning_rate": 0.001, "beta": 0.1},
+        "checkpoints": {"every_steps": 1},
+    }
+    whole = trainers.train("whole", **layout)
+    assert whole.exit_code == 0, whole.log
+    resumed = trainers.train("whole-resumed", resume=(whole.run, 2), **layout)
+    assert numbers(resumed, 2) == numbers(whole, 2)
+    assert resumed.weights == whole.weights
+
+
+def test_told_to_stop_it_leaves_at_a_step_with_a_checkpoint(trainers: Trainers, uninterrupted: Ended) -> None:
+    layout = {**LONG, "checkpoints": {"every_steps": 100}}
+    run = trainers.lay_out("stopped", **layout)
+    process = trainers.start(run)
+    wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert stopped.exit_code == STOPPED_EXIT_CODE, stopped.log
+    step = stopped.outcome.step
+    assert (stopped.outcome.kind, stopped.entries(CheckpointSaved)[-1].step) == ("stopped", step)
+    assert 1 <= step < 6
+    resumed = trainers.train("stopped-resumed", resume=(run, step), **layout)
+    assert resumed.weights == uninterrupted.weights
+
+
+def test_told_to_stop_during_an_evaluation_it_takes_it_after_resuming(trainers: Trainers, uninterrupted: Ended) -> None:
+    run = trainers.lay_out("stopped-evaluating", **LONG)
+    process = trainers.start(run)
+    wait_until(lambda: is_evaluating_after_step(run, 4), what="the evaluation after step 4")
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert (stopped.outcome.kind, stopped.outcome.step) == ("stopped", 4)
+    assert run.read_evaluation("step-4") is None
+    resumed = trainers.train("evaluated-later", resume=(run, 4), **LONG)
+    assert resumed.evaluation("step-4").tasks == uninterrupted.evaluation("step-4").tasks
+    assert resumed.weights == uninterrupted.weights
+    is_best = [saved.is_best for saved in uninterrupted.entries(CheckpointSaved) if saved.step == 4]
+    assert [saved.is_best for saved in resumed.entries(CheckpointSaved) if saved.step == 4] == [True] * sum(is_best)
+
+
+def test_the_baseline_of_an_earlier_attempt_is_reused(trainers: Trainers, uninterrupted: Ended) -> None:
+    run = trainers.lay_out("reusing")
+    shutil.copy(uninterrupted.run.evaluation("baseline"), run.evaluation("baseline"))
+    ended = trainers.finish(run, trainers.start(run))
+    assert ended.exit_code == 0, ended.log
+    assert Stage.BASELINE not in [entry.stage for entry in ended.entries(StageStarted)]
+    assert [entry.name for entry in ended.entries(EvaluationDone)] == ["final"]
+    assert ended.evaluation("baseline") == uninterrupted.evaluation("baseline")
+
+
+def is_evaluating_after_step(run: RunDirectory, step: int) -> bool:
+    entries = [entry for entry, _ in run.read_journal()]
+    stepped = any(isinstance(entry, StepDone) and entry.step == step for entry in entries)
+    return stepped and isinstance(entries[-1], StageStarted) and entries[-1].stage is Stage.EVALUATING
