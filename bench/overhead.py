@@ -8,7 +8,6 @@ the figure is the median over the pairs of Podium's seconds divided by the bare 
 
 import argparse
 import copy
-import json
 import statistics
 import subprocess
 import sys
@@ -45,9 +44,11 @@ def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
         client = Client(connection.url, connection.api_key)
         spec = _spec(client, steps)
         for pair in range(pairs):
-            turns = [lambda: bare.append(_run_bare(steps, folder)), lambda: podium.append(_run_job(client, spec))]
-            for turn in turns if pair % 2 == 0 else reversed(turns):
-                turn()
+            if pair % 2 == 0:
+                bare.append(_run_bare(steps, folder))
+            podium.append(_run_job(client, spec))
+            if pair % 2 == 1:
+                bare.append(_run_bare(steps, folder))
             stack.tend()
     ratios = [ours / theirs for ours, theirs in zip(podium, bare, strict=True)]
     return [
@@ -89,11 +90,7 @@ def _run_job(client: Client, spec: dict[str, Any]) -> float:
         time.sleep(0.5)
     if job.status != "succeeded":
         raise SystemExit(f"the job is {job.status}: {job.error}")
-    stages = {
-        event["code"]: float(event["data"]["at"])
-        for event in json.loads(client.get(f"/v1/fine_tuning/jobs/{job.id}/events?limit=100"))["data"]
-        if event["code"].startswith("stage_")
-    }
+    stages = {event.code: float(event.data["at"]) for event in client.events(job.id) if event.code.startswith("stage_")}
     return stages["stage_evaluating"] - stages["stage_training"]
 
 

@@ -6,7 +6,6 @@ The first round starts on an empty folder (cold: a database is made), the others
 """
 
 import argparse
-import json
 import signal
 import statistics
 import subprocess
@@ -84,16 +83,10 @@ def _submit_and_wait(client: Client) -> float:
 def _first_line(client: Client, job_id: str) -> float:
     """The trainer's own clock (the same machine's) at its first line of the journal."""
     while True:
-        for event in _events(client, job_id):
-            if event["code"] == FIRST_LINE:
-                return float(event["data"]["at"])
+        for event in client.events(job_id):
+            if event.code == FIRST_LINE:
+                return float(event.data["at"])
         time.sleep(0.05)
-
-
-def _events(client: Client, job_id: str) -> list[dict[str, Any]]:
-    response = client.get(f"/v1/fine_tuning/jobs/{job_id}/events")
-    events: list[dict[str, Any]] = json.loads(response)["data"]
-    return events
 
 
 def _wait_ended(client: Client, job_id: str) -> None:

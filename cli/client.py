@@ -53,6 +53,8 @@ class EventView(FromServer):
     created_at: int
     level: str
     message: str
+    code: str = ""
+    data: dict[str, Any] = {}
 
 
 class ErrorBody(FromServer):

@@ -17,4 +17,4 @@ def reward(completion: str, record: dict[str, str | None]) -> float:
         return 0.0
     if not isinstance(answer, dict) or answer.keys() != record.keys():
         return 0.0
-    return sum(answer[field] == gold for field, gold in record.items()) / len(record)
+    return sum(1 for field, gold in record.items() if answer[field] == gold) / len(record)

@@ -235,9 +235,9 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, card: str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the podium-tiny model; about 15 minutes on two cores.")
+    parser = argparse.ArgumentParser(description="Make the podium-tiny model; about 15 minutes.")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--steps", type=int, default=2000, help=f"supervised steps of {BATCH} rows")
+    parser.add_argument("--steps", type=int, default=2400, help=f"supervised steps of {BATCH} rows")
     parser.add_argument("--out", type=Path, default=HERE / "podium-tiny", help="folder to replace")
     args = parser.parse_args()
     tokenizer = make_tokenizer(args.seed)
