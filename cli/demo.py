@@ -12,6 +12,7 @@ from cli.curl import Curl
 from cli.data_folder import Connection, DataFolder
 from cli.errors import JobNotSucceeded, ServerUnreachable
 from cli.example import HELDOUT, REWARD, REWARD_NAME, TRAIN, Uploads, job_spec, shown
+from cli.interrupts import pause
 from cli.stack import running_stack
 from cli.terminal import changing_line, say
 from cli.verdict import verdict_lines
@@ -33,7 +34,7 @@ def run(folder: DataFolder, *, port: int | None, out: Path, keep: bool) -> None:
         _show_outcome(results, out, connection)
         while keep:
             tend()
-            time.sleep(POLL_S)
+            pause(POLL_S)
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def _follow(client: Client, job_id: str, tend: Tend) -> JobView:
                 if job.has_ended:
                     return job
                 show(describe(job))
-            time.sleep(POLL_S)
+            pause(POLL_S)
 
 
 def _tell(events: list[EventView], told: int) -> int:

@@ -1,6 +1,5 @@
 """The `podium` command."""
 
-import signal
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typer.core import TyperGroup
 
 from cli import checks, demo, doctor, jobs, ledger, up
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
+from cli.interrupts import stop_when_told
 from cli.terminal import complain, say
 from core.errors import ServiceError
 
@@ -51,7 +51,7 @@ Port = Annotated[
 @app.command("up")
 def up_command(data: Data = DEFAULT_DATA_FOLDER, port: Port = None) -> None:
     """Start the local stack and stay; Ctrl+C stops it."""
-    _end_cleanly_when_told()
+    stop_when_told()
     up.run(DataFolder(data.absolute()), port=port)
 
 
@@ -63,7 +63,7 @@ def demo_command(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack running afterwards.")] = False,
 ) -> None:
     """Train the bundled model on the example, over HTTP, and show what it learned."""
-    _end_cleanly_when_told()
+    stop_when_told()
     demo.run(DataFolder(data.absolute()), port=port, out=out.absolute(), keep=keep)
 
 
@@ -120,13 +120,6 @@ def doctor_command(data: Data = DEFAULT_DATA_FOLDER) -> None:
 def version_command() -> None:
     """The version of this podium."""
     say(distribution_version("podium"))
-
-
-def _end_cleanly_when_told() -> None:
-    """SIGTERM, and a closed terminal, stop the stack as Ctrl+C does."""
-    for told in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(told) is not signal.SIG_IGN:
-            signal.signal(told, signal.default_int_handler)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from cli.errors import StartFailed
+from cli.interrupts import pause
 
 LOG_ROTATE_BYTES = 10 * 1024 * 1024
 LOG_TAIL_BYTES = 64 * 1024
@@ -99,7 +100,7 @@ class Child:
             self.fail_if_ended()
             if time.monotonic() > deadline:
                 raise self.failed(f"was not ready after {timeout_s:.0f} s")
-            time.sleep(POLL_S)
+            pause(POLL_S)
 
     def fail_if_ended(self) -> None:
         code = self.exit_code()

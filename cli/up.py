@@ -1,10 +1,9 @@
 """`podium up`: the local stack, until it is told to stop."""
 
-import time
-
 from cli.curl import Curl
 from cli.data_folder import Connection, DataFolder
 from cli.example import shell_script, shown
+from cli.interrupts import pause
 from cli.stack import running_stack
 from cli.terminal import say
 
@@ -18,7 +17,7 @@ def run(folder: DataFolder, *, port: int | None) -> None:
             _welcome(folder, connection)
             while True:
                 stack.tend()
-                time.sleep(TEND_EVERY_S)
+                pause(TEND_EVERY_S)
     except KeyboardInterrupt:
         return
 

@@ -5,6 +5,7 @@ Field names and meanings follow TRL's `GRPOConfig` and PEFT's `LoraConfig`, exce
 `prompts_per_step` x `num_generations` rollouts per step, and TRL's numbers are derived (`worker.training.config`).
 """
 
+import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -200,4 +201,4 @@ class JobSpec(Frozen):
         """Reward from which a held-out task counts as passed."""
         if self.evaluation.pass_threshold is not None:
             return self.evaluation.pass_threshold
-        return sum(term.weight for term in self.rewards if term.weight > 0)
+        return math.fsum(term.weight for term in self.rewards if term.weight > 0)  # as rewards are summed

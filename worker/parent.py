@@ -42,4 +42,5 @@ def die_with_parent(death_signal: signal.Signals) -> None:
 
 if __name__ == "__main__":
     die_with_parent(signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the parent blocks for itself would be inherited
     os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606 - the program is the operator's own interpreter

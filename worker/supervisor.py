@@ -13,9 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 
 import structlog
 
@@ -28,7 +26,7 @@ from core.logging import configure_logging
 from core.settings import Settings, get_settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore, StoreUnavailable
-from worker import inputs
+from worker import inputs, stop_signals
 from worker.endings import Ending, EndingKind, name_ending, record
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
@@ -48,8 +46,11 @@ FENCED_EXIT_CODE = 76
 
 
 def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: Settings) -> None:
-    """Run the job if it is free. Returns when this attempt is over, whatever became of it."""
-    with _signals_deferred():
+    """Run the job if it is free. Returns when this attempt is over, whatever became of it.
+
+    Stop signals are blocked from before the claim: between it and somebody who listens, one would leave a lease behind.
+    """
+    with stop_signals.blocked():
         claimed_at = time.monotonic()
         with sessions.begin() as session:
             lease = leases.claim(
@@ -63,12 +64,10 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
             log.info("job_not_claimed", job_id=job_id)
             return
         structlog.contextvars.bind_contextvars(job_id=job_id, attempt=lease.attempt)
-        attempt = Attempt(sessions, store, lease, settings, claimed_at=claimed_at)
-        attempt.listen()
-    try:
-        attempt.run()
-    except LeaseLost:
-        log.warning("attempt_fenced")
+        try:
+            Attempt(sessions, store, lease, settings, claimed_at=claimed_at).run()
+        except LeaseLost:
+            log.warning("attempt_fenced")
 
 
 class Attempt:
@@ -89,15 +88,10 @@ class Attempt:
         self._preempted_at: float | None = None
         self._prepared = False
 
-    def listen(self) -> None:
-        """From now on SIGTERM and SIGINT preempt the attempt instead of ending this process."""
-        signal.signal(signal.SIGTERM, self._on_preemption)
-        signal.signal(signal.SIGINT, self._on_preemption)
-
     def run(self) -> None:
         """Raises `LeaseLost` when the job is somebody else's now."""
         try:
-            with self._heartbeat:
+            with stop_signals.listening(self._preempt), self._heartbeat:
                 ending = self._work()
                 self._record(ending)
         finally:
@@ -184,17 +178,15 @@ class Attempt:
         self._trainer.kill()
         self._forced_exit.start()
 
-    def _on_preemption(self, _signal: int, _frame: FrameType | None) -> None:
-        """Runs in the main thread between any two lines, so it must not wait for a lock that the thread may hold."""
-        if self._preempted_at is None:
-            self._preempted_at = time.monotonic()
-            threading.Thread(target=self._leave, name="leave", daemon=True).start()
+    def _preempt(self) -> None:
+        """Called by the thread that hears signals: this machine is going away.
 
-    def _leave(self) -> None:
-        """Stop the trainer. Where there is none yet, give the job back at once: a long download has nothing to save.
-
+        Stop the trainer. Where there is none yet, give the job back at once: a long download has nothing to save.
         Whatever the main thread does then is fenced, and ends it.
         """
+        if self._preempted_at is not None:
+            return
+        self._preempted_at = time.monotonic()
         self._trainer.stop()
         if not self._prepared:
             try:
@@ -211,16 +203,6 @@ def main() -> None:
     supervise(JobId(sys.argv[1]), sessions, open_store(settings), settings)
     logging.shutdown()
     os._exit(0)  # at once: the pools of an upload that nobody needs any more would be waited for
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Signals come after the block: between a claim and its handlers one would leave a lease behind."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Jobs as clients see them: OpenAI's fine-tuning job object with our own fields beside it, and the preview of one."""
 
+from collections.abc import Sequence
 from datetime import datetime
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +16,8 @@ from core.status import JobStatus, Stage, StatusReason
 
 SILENT_SHARE_KEYS = ("signal/silent_share", "frac_reward_zero_std")
 """Share of groups without reward variance: ours over the step, else TRL's."""
+PACE_STEPS = 20
+"""The newest steps whose mean time says how long the others will take."""
 
 
 class Reply(BaseModel):
@@ -73,15 +77,15 @@ class JobObject(Reply):
     spec: JobSpec = Field(description="What runs: every default resolved, model, rewards and data pinned.")
 
     @classmethod
-    def of(cls, job: Job, newest: StepMetrics | None) -> "JobObject":
-        """`newest` is the newest step that the job has reported."""
+    def of(cls, job: Job, steps: Sequence[StepMetrics]) -> "JobObject":
+        """`steps` are the newest that the job has reported, the newest first."""
         spec = JobSpec.model_validate(job.spec)
-        progress = _progress(job, spec, newest)
+        progress = _progress(job, spec, steps)
         return cls(
             id=job.id,
             created_at=unix(job.created_at),
             finished_at=unix_or_none(job.finished_at),
-            estimated_finish=_estimated_finish(job, progress, newest),
+            estimated_finish=_estimated_finish(job, progress, steps),
             status=job.status,
             error=None if job.error is None else JobError.model_validate(job.error),
             model=job.model,
@@ -144,9 +148,9 @@ def unix_or_none(moment: datetime | None) -> int | None:
     return None if moment is None else unix(moment)
 
 
-def _progress(job: Job, spec: JobSpec, newest: StepMetrics | None) -> Progress:
-    metrics: dict[str, float | None] = {} if newest is None else newest.metrics
-    step_time = metrics.get("step_time")
+def _progress(job: Job, spec: JobSpec, steps: Sequence[StepMetrics]) -> Progress:
+    metrics: dict[str, float | None] = steps[0].metrics if steps else {}
+    pace = _seconds_per_step(steps)
     shares = [metrics[key] for key in SILENT_SHARE_KEYS if key in metrics]
     return Progress(
         step=job.step,
@@ -155,16 +159,21 @@ def _progress(job: Job, spec: JobSpec, newest: StepMetrics | None) -> Progress:
         reward=metrics.get("reward"),
         silent_share=shares[0] if shares else None,
         estimated_remaining_s=None
-        if step_time is None or job.status.is_terminal
-        else round(step_time * max(0, spec.max_steps - job.step), 1),
+        if pace is None or job.status.is_terminal
+        else round(pace * max(0, spec.max_steps - job.step), 1),
     )
 
 
-def _estimated_finish(job: Job, progress: Progress, newest: StepMetrics | None) -> int | None:
+def _seconds_per_step(steps: Sequence[StepMetrics]) -> float | None:
+    times = [seconds for step in steps if (seconds := step.metrics.get("step_time")) is not None]
+    return fmean(times) if times else None
+
+
+def _estimated_finish(job: Job, progress: Progress, steps: Sequence[StepMetrics]) -> int | None:
     """Only while it runs: a waiting job depends on others. Counted from the newest step, on the database's clock."""
-    if job.status is not JobStatus.RUNNING or newest is None or progress.estimated_remaining_s is None:
+    if job.status is not JobStatus.RUNNING or not steps or progress.estimated_remaining_s is None:
         return None
-    return unix(newest.created_at) + round(progress.estimated_remaining_s)
+    return unix(steps[0].created_at) + round(progress.estimated_remaining_s)
 
 
 def _fine_tuned_model(job: Job) -> str | None:

@@ -11,7 +11,7 @@ from app.idempotency import Idempotency
 from app.jobs import facts
 from app.jobs.checks import problems_with, refusal
 from app.jobs.plan import plan_of
-from app.jobs.replies import JobObject
+from app.jobs.replies import PACE_STEPS, JobObject
 from app.jobs.resolve import Resolved, resolve
 from app.jobs.schemas import JobCreate
 from app.models.resolve import resolve_model
@@ -73,14 +73,14 @@ def submit(sessions: Sessions, settings: Settings, submission: Submission, once:
             return first
         _require_files(session, submission)
         job = _add(session, submission, resolved)
-        answer = once.answer(session, 201, JobObject.of(job, None))
+        answer = once.answer(session, 201, JobObject.of(job, ()))
     log.info("job_created", job_id=job.id, model=job.model, steps=resolved.spec.max_steps)
     answer.headers["Location"] = f"/v1/fine_tuning/jobs/{job.id}"
     return answer
 
 
 def show(session: Session, job: Job) -> JobObject:
-    return JobObject.of(job, progress.newest_step(session, job.id))
+    return JobObject.of(job, progress.newest_steps(session, job.id, limit=PACE_STEPS))
 
 
 def page(

@@ -183,9 +183,10 @@ def steps(
     return session.scalars(query.order_by(StepMetrics.step).limit(limit)).all()
 
 
-def newest_step(session: Session, job_id: JobId) -> StepMetrics | None:
+def newest_steps(session: Session, job_id: JobId, *, limit: int) -> Sequence[StepMetrics]:
+    """Newest first."""
     query = select(StepMetrics).where(StepMetrics.job_id == job_id)
-    return session.scalar(query.order_by(StepMetrics.step.desc()).limit(1))
+    return session.scalars(query.order_by(StepMetrics.step.desc()).limit(limit)).all()
 
 
 def rollouts(session: Session, job_id: JobId, *, step: int) -> Sequence[RolloutRecord]:

@@ -87,9 +87,8 @@ def test_steps_are_read_by_window(sessions):
     assert [s for s, _, _ in steps(sessions, lease, from_step=2, to_step=4)] == [2, 3, 4]
     assert [s for s, _, _ in steps(sessions, lease, limit=2)] == [1, 2]
     with sessions() as session:
-        newest = progress.newest_step(session, lease.job_id)
-    assert newest is not None
-    assert newest.step == 5
+        newest = progress.newest_steps(session, lease.job_id, limit=2)
+    assert [row.step for row in newest] == [5, 4]
 
 
 def test_rollouts_of_an_earlier_attempt_at_the_step_are_replaced(sessions):

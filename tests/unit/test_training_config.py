@@ -9,7 +9,7 @@ from trl.trainer.utils import nanstd
 from core.rows import Row
 from core.spec import JobSpec
 from core.status import StatusReason
-from worker.grading.grades import Grade, GradeOutcome
+from worker.grading.grades import Grade, GradeOutcome, combine
 from worker.run_directory import FailureDetail
 from worker.training.config import grpo_arguments, grpo_config, lora_config, resolved_parameters
 from worker.training.data import split_rows
@@ -25,7 +25,7 @@ GPU = Device("cuda", "NVIDIA H100", bf16=True)
 OLD_GPU = Device("cuda", "Tesla T4", bf16=False)
 
 
-def spec(**sections: dict[str, Any]) -> JobSpec:
+def spec(**sections: Any) -> JobSpec:
     data = {"file_id": "file-1", "filename": "a.jsonl", "format": "jsonl", "sha256": "0" * 64, "rows": 10}
     reward = {"name": "exact", "source_sha256": "0" * 64, "entry_point": "reward", "form": "per_sample"}
     hyperparameters = {"max_steps": 10, "learning_rate": 1e-5, **sections.pop("hyperparameters", {})}
@@ -92,6 +92,16 @@ def test_bf16_only_where_the_device_has_it(device: Device, bf16: bool) -> None:
 
 def test_rewards_are_weighed_in_the_order_of_the_spec() -> None:
     assert grpo_arguments(spec(), CPU)["reward_weights"] == [2.0, 1.0]
+
+
+def test_a_perfect_answer_passes_whatever_the_weights() -> None:
+    """0.1 + 0.2 + 0.3 is 0.6000000000000001 one way, and 0.6 another."""
+    terms = [{**spec().rewards[0].model_dump(), "name": str(weight), "weight": weight} for weight in (0.1, 0.2, 0.3)]
+    wanted = spec(rewards=terms)
+    perfect = {term.name: Grade(GradeOutcome.SCORED, 1.0) for term in wanted.rewards}
+    reward = combine(perfect, {term.name: term.weight for term in wanted.rewards})
+    assert reward is not None
+    assert reward >= wanted.pass_threshold
 
 
 def test_cispo_does_not_inherit_a_clip_that_would_scale_the_loss() -> None:

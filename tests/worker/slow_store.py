@@ -1,4 +1,4 @@
-"""A folder store that moves files only once it may."""
+"""A folder store that takes files only once it may."""
 
 import threading
 from pathlib import Path
@@ -10,15 +10,8 @@ from core.storage.store import OCTETS
 class SlowStore(FolderStore):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.reading = threading.Event()
-        """Set once somebody waits for a file."""
         self.go_on = threading.Event()
 
     def put_file(self, key: str, path: Path, *, sha256: str, content_type: str = OCTETS) -> None:
         assert self.go_on.wait(60)
         super().put_file(key, path, sha256=sha256, content_type=content_type)
-
-    def get_file(self, key: str, path: Path, *, sha256: str | None) -> None:
-        self.reading.set()
-        assert self.go_on.wait(60)
-        super().get_file(key, path, sha256=sha256)

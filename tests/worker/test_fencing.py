@@ -2,22 +2,22 @@
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url, select
 
+from core import keys
 from core.db.models import Job, now
 from core.status import JobStatus, StatusReason
-from tests.factories import claim, event_codes, read_events, read_job
+from tests.factories import claim, event_codes, queued_job, read_events, read_job
 from tests.polling import wait_until
 from tests.servers.tcp_proxy import running_proxy
-from tests.worker.slow_store import SlowStore
 from tests.worker.workshop import HAPPY, Workshop, is_running, trainer_of
 
 SERVING = [["baseline"], ["stage", "training"], ["serve"]]
-SHORT_LEASE = {"lease_ttl_s": 4.0, "lease_margin_s": 2.0, "lease_renew_s": 0.3}
+SOON_OVER = {"lease_ttl_s": 4.0, "lease_margin_s": 0.5}
+SOON_FENCED = {"lease_ttl_s": 10.0, "lease_margin_s": 6.0}
 
 
 @pytest.fixture
@@ -96,22 +96,20 @@ def test_sigterm_does_not_wait_for_a_trainer_that_cannot_stop(workshop: Workshop
 
 def test_sigterm_during_a_long_download_gives_the_job_back_without_waiting_for_it(workshop: Workshop):
     workshop.script(HAPPY)
-    job_id = workshop.queue()
-    workshop.store = slow = SlowStore(workshop.store.root)
-
-    def preempt() -> None:
-        assert slow.reading.wait(60)
-        os.kill(os.getpid(), signal.SIGTERM)
-        workshop.wait_for_status(job_id, JobStatus.QUEUED)
-        slow.go_on.set()
-
-    with ThreadPoolExecutor(1) as pool:
-        preempted = pool.submit(preempt)
-        workshop.supervise(job_id)
-        preempted.result(60)
+    spec = workshop.spec()
+    store = Path(workshop.settings.store_url.removeprefix("file://"))
+    endless = store / keys.data_file(spec.training.file_id)
+    endless.unlink()
+    os.mkfifo(endless)  # whoever opens it waits in the kernel, for ever
+    job_id = queued_job(workshop.sessions, spec=spec)
+    supervisor = workshop.start_supervisor(job_id)
+    wait_until((workshop.settings.runs_dir / job_id / "a0001/data").exists, what="the download has begun")
+    supervisor.send_signal(signal.SIGTERM)
+    workshop.wait_for_status(job_id, JobStatus.QUEUED)
     job = read_job(workshop.sessions, job_id)
-    assert (job.status, job.status_reason, job.preemptions) == (JobStatus.QUEUED, StatusReason.PREEMPTED, 1)
+    assert (job.status_reason, job.preemptions) == (StatusReason.PREEMPTED, 1)
     assert event_codes(workshop.sessions, job_id) == ["queued", "claimed", "preempted"]
+    assert supervisor.wait(30) != 0, "although its main thread waits in the kernel"
 
 
 def test_kill_9_of_the_supervisor_takes_the_trainer_down(workshop: Workshop):
@@ -126,7 +124,7 @@ def test_kill_9_of_the_supervisor_takes_the_trainer_down(workshop: Workshop):
 
 
 def test_a_supervisor_that_slept_past_its_lease_writes_nothing_more(workshop: Workshop):
-    workshop.set(**SHORT_LEASE)
+    workshop.set(**SOON_OVER)
     workshop.script(SERVING)
     job_id = workshop.queue()
     zombie = workshop.start_supervisor(job_id)
@@ -145,7 +143,7 @@ def test_a_supervisor_that_slept_past_its_lease_writes_nothing_more(workshop: Wo
 
 
 def test_a_supervisor_that_is_cut_off_kills_its_trainer_before_the_lease_ends(workshop: Workshop, proxied):
-    workshop.set(**SHORT_LEASE)
+    workshop.set(**SOON_FENCED)
     workshop.script(SERVING)
     job_id = workshop.queue()
     supervisor = workshop.start_supervisor(job_id)

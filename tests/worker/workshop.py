@@ -2,12 +2,9 @@
 
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +60,8 @@ class Workshop:
         return make_spec(training=self._put_data(), held_out=self._put_data(), **changes)
 
     def supervise(self, job_id: JobId) -> None:
-        """One attempt, in this process; its signal handlers are taken back."""
-        with _handlers_kept():
-            supervise(job_id, self.sessions, self.store, self.settings)
+        """One attempt, in this process."""
+        supervise(job_id, self.sessions, self.store, self.settings)
 
     def start_supervisor(self, job_id: JobId, **changes: str) -> psutil.Popen:
         return self.start("worker.supervisor", job_id, **changes)
@@ -178,13 +174,3 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
     except psutil.NoSuchProcess:
         return
-
-
-@contextmanager
-def _handlers_kept() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

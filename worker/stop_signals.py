@@ -1,0 +1,43 @@
+"""SIGTERM and SIGINT, heard at once by a thread of its own, whatever the main thread waits for.
+
+A Python handler runs in the main thread between two bytecodes: not while that thread is inside a call to a silent
+server. So both signals are blocked, and one thread takes them by sigtimedwait(2). Threads and processes that are
+started meanwhile inherit the block; `worker.parent` lifts it for programs.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+_POLL_S = 0.2
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Signals stay pending; those that nobody has taken act at the end of the block. For the main thread."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def listening(on_signal: Callable[[], None]) -> Iterator[None]:
+    """Call `on_signal` for each signal, from a thread. Inside `blocked()`, before other threads are started."""
+    ended = threading.Event()
+
+    def listen() -> None:
+        while not ended.is_set():
+            if signal.sigtimedwait(STOP_SIGNALS, _POLL_S) is not None:
+                on_signal()
+
+    thread = threading.Thread(target=listen, name="stop-signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
