@@ -138,8 +138,8 @@ def _listen_on(ports: Sequence[int]) -> socket.socket:
 
 
 def _stop(stack: Stack, say: Say) -> None:
-    say("Stopping; Ctrl+C again stops at once.")
     try:
+        say("Stopping; Ctrl+C again stops at once.")
         stack.stop()
     except KeyboardInterrupt:
         stack.kill()

@@ -2,8 +2,9 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -59,6 +60,12 @@ class Settings(BaseSettings):
     """How long a trainer may take to save and leave after it was told to."""
     gpu_price_usd_per_hour: float = Field(0.0, ge=0)
     gpu_name: str | None = None
+
+    @model_validator(mode="after")
+    def _leases_can_be_kept(self) -> Self:
+        if self.lease_renew_s + self.lease_margin_s >= self.lease_ttl_s:
+            raise ValueError("lease_renew_s + lease_margin_s must be less than lease_ttl_s, or no lease could be kept")
+        return self
 
     # Telling.
     log_format: str = Field("console", pattern="^(console|json)$")

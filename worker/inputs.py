@@ -41,7 +41,7 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
     _write_rewards(sessions, lease, run)
     _write_baseline(sessions, lease, run)
     step = checkpoints.restore_newest(sessions, store, lease, run.resume)
-    if step is not None:
+    if lease.attempt > 1:
         _note_resume(sessions, lease, step)
     run.create(
         RunPlan(
@@ -95,14 +95,16 @@ def _write_baseline(sessions: Sessions, lease: Lease, run: RunDirectory) -> None
         run.write_evaluation("baseline", Evaluation.model_validate(record.evaluation))
 
 
-def _note_resume(sessions: Sessions, lease: Lease, step: int) -> None:
+def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
     with sessions.begin() as session:
         leases.hold(session, lease)
         progress.set_resumed_from(session, lease, step)
-        before = progress.attempts(session, lease.job_id)
-        redone = max((attempt.last_step for attempt in before), default=step) - step
-        message = f"Going on from step {step}; {redone} steps are done again."
-        events.add(session, lease.job_id, code="resumed", message=message, data={"step": step, "redone_steps": redone})
+        *_, before, _ = progress.attempts(session, lease.job_id)
+        redone = max(0, before.last_step - (step or 0))
+        begin = "Starting again: no checkpoint was durable" if step is None else f"Going on from step {step}"
+        message = f"{begin}; {redone} steps are done again."
+        code, data = "restarted" if step is None else "resumed", {"step": step, "redone_steps": redone}
+        events.add(session, lease.job_id, code=code, message=message, data=data)
 
 
 def _model_path(lease: Lease, settings: Settings) -> Path | None:

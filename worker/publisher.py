@@ -55,6 +55,7 @@ def publish(
         sessions,
         lease,
         [*artifacts, results_file],
+        best_step=document.best.step,
         sentence=document.verdict.sentence,
         trained_tokens=summary.trained_tokens,
     )
@@ -118,7 +119,13 @@ def _gather(
 
 
 def _show(
-    sessions: Sessions, lease: Lease, artifacts: Sequence[StoredArtifact], *, sentence: str, trained_tokens: int
+    sessions: Sessions,
+    lease: Lease,
+    artifacts: Sequence[StoredArtifact],
+    *,
+    best_step: int,
+    sentence: str,
+    trained_tokens: int,
 ) -> None:
     """The commit point: the job has succeeded, and everything that `results.json` names can be downloaded."""
     *_, results_file = artifacts
@@ -134,6 +141,7 @@ def _show(
                 sha256=stored.sha256,
                 content_type=stored.content_type,
             )
+        progress.mark_best(session, lease, step=best_step)
         file = files.add(session, _as_file(lease, results_file))
         leases.finish(
             session,

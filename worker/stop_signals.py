@@ -40,4 +40,4 @@ def listening(on_signal: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(timeout=1)  # it may still be in `on_signal`

@@ -81,11 +81,12 @@ class Attempt:
         self._run = RunDirectory(settings.runs_dir / lease.job_id / f"a{lease.attempt:04d}")
         self._trainer = TrainerProcess(self._run, settings)
         self._heartbeat = Heartbeat(
-            sessions, lease, settings, claimed_at=claimed_at, on_lost=self._fence, on_cancel=self._trainer.stop
+            sessions, lease, settings, claimed_at=claimed_at, on_lost=self._fence, on_cancel=self._cancel
         )
         self._forced_exit = threading.Timer(FENCED_EXIT_S, os._exit, [FENCED_EXIT_CODE])
         self._forced_exit.daemon = True
         self._preempted_at: float | None = None
+        self._cancelled_at: float | None = None
         self._prepared = False
 
     def run(self) -> None:
@@ -164,9 +165,11 @@ class Attempt:
         raise LeaseLost
 
     def _is_out_of_patience(self, waiting_since: float) -> bool:
-        if self._preempted_at is None:
+        """Who was told to go has the grace, and a moment for a last upload; who was not may wait for a long outage."""
+        told_at = [at for at in (self._preempted_at, self._cancelled_at) if at is not None]
+        if not told_at:
             return time.monotonic() > waiting_since + PATIENCE_S
-        return time.monotonic() > max(self._preempted_at + self._settings.stop_grace_s, waiting_since + LAST_UPLOAD_S)
+        return time.monotonic() > max(min(told_at) + self._settings.stop_grace_s, waiting_since + LAST_UPLOAD_S)
 
     def _wished(self) -> Ending | None:
         if self._heartbeat.cancelled.is_set():
@@ -177,6 +180,11 @@ class Attempt:
         """Called by the heartbeat's threads: the lease is lost, or will be before it can be renewed."""
         self._trainer.kill()
         self._forced_exit.start()
+
+    def _cancel(self) -> None:
+        """Called once by the heartbeat's thread."""
+        self._cancelled_at = time.monotonic()
+        self._trainer.stop()
 
     def _preempt(self) -> None:
         """Called by the thread that hears signals: this machine is going away.

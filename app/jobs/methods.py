@@ -52,7 +52,7 @@ class PythonGrader(Frozen):
     type: Literal["python"]
     name: str = Field("grader", min_length=1, max_length=64)
     source: str = Field(min_length=1, max_length=MAX_INLINE_SOURCE_CHARS)
-    image_tag: str | None = Field(None, max_length=64, description="Taken and ignored: rewards run in our sandbox.")
+    image_tag: str | None = Field(None, max_length=64, description="Taken and ignored: graders run on the worker.")
 
     @model_validator(mode="before")
     @classmethod

@@ -110,4 +110,4 @@ def _warnings(method: ReinforcementMethod) -> Iterator[Problem]:
     if method.grader.image_tag is not None:
         field = "method.reinforcement.grader.image_tag"
         fix = "Use the standard library, numpy, scipy, sympy, mpmath and regex."
-        yield Problem(field, "is ignored: graders run in this server's own sandbox", "ignored_field", fix)
+        yield Problem(field, "is ignored: graders run in a process on the worker", "ignored_field", fix)

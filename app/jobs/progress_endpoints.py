@@ -89,7 +89,7 @@ def get_job_metrics(
 ) -> Response:
     """The numbers of every step, as JSON or (`format=csv`, or `Accept: text/csv`) as CSV."""
     with sessions() as session:
-        require_job(session, caller.tenant_id, job_id)
+        job = require_job(session, caller.tenant_id, job_id)
         rows = [] if as_csv else progress.steps(session, job_id, from_step=from_step, to_step=to_step, limit=limit + 1)
     if as_csv:
         lines = metrics_csv(sessions, job_id, from_step=from_step, to_step=to_step, keys=keys)
@@ -97,7 +97,7 @@ def get_job_metrics(
         return StreamingResponse(lines, headers=headers, media_type="text/csv")
     wanted = None if keys is None else frozenset(keys)
     more = rows[limit].step if len(rows) > limit else None
-    data = [StepObject.of(row, wanted) for row in rows[:limit]]
+    data = [StepObject.of(row, job, wanted) for row in rows[:limit]]
     return _json(MetricsReply(data=data, has_more=more is not None, next_from_step=more))
 
 

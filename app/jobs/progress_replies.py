@@ -43,13 +43,20 @@ class StepObject(Reply):
     step: int
     attempt: int = Field(description="Which attempt trained it; a step that was done again belongs to the later one.")
     created_at: int
+    superseded: bool = Field(description="Beyond the step from which a later attempt went on: it is done again.")
     metrics: dict[str, float | None] = Field(description="TRL's names. Null where a number was not finite.")
 
     @classmethod
-    def of(cls, row: StepMetrics, keys: frozenset[str] | None) -> "StepObject":
+    def of(cls, row: StepMetrics, job: Job, keys: frozenset[str] | None) -> "StepObject":
         """Only `keys`, where given."""
         metrics = {key: value for key, value in row.metrics.items() if keys is None or key in keys}
-        return cls(step=row.step, attempt=row.attempt, created_at=unix(row.created_at), metrics=metrics)
+        return cls(
+            step=row.step,
+            attempt=row.attempt,
+            created_at=unix(row.created_at),
+            superseded=row.step > job.step,
+            metrics=metrics,
+        )
 
 
 class MetricsReply(Reply):
@@ -112,7 +119,7 @@ class CheckpointObject(Reply):
     metrics: dict[str, float | None]
 
     attempt: int
-    is_best: bool = Field(description="Whether it belonged to the best held-out evaluation when it was saved.")
+    is_best: bool = Field(description="Whether it belongs to the best held-out evaluation so far.")
     files: list[CheckpointFile]
     manifest_sha256: str
 

@@ -75,7 +75,7 @@ def create_reward(
     once: UploadIdempotencyDep,
     wanted: Annotated[RewardCreate, Depends(_reward)],
 ) -> Response:
-    """A `.py` file as a form, or its source as JSON. It is parsed and checked here, and runs only in the sandbox."""
+    """A `.py` file as a form, or its source as JSON. It is parsed and checked here, and runs only on the worker."""
     return service.create(sessions, caller, once, wanted)
 
 

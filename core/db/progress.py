@@ -6,7 +6,7 @@ Every write is made under a lease: call `leases.hold` first in the same transact
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, func, select, tuple_, update
+from sqlalchemy import delete, false, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -120,6 +120,8 @@ def add_checkpoint(
 
     False when this attempt's checkpoint of the step is there already: a commit whose answer was lost is repeated.
     """
+    if is_best:
+        mark_best(session, lease, step=None)
     statement = insert(Checkpoint).values(
         id=new_checkpoint_id(),
         job_id=lease.job_id,
@@ -134,6 +136,12 @@ def add_checkpoint(
     added = session.scalar(statement.on_conflict_do_nothing().returning(Checkpoint.id)) is not None
     session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=step))
     return added
+
+
+def mark_best(session: Session, lease: Lease, *, step: int | None) -> None:
+    """Of the job's checkpoints only those of `step` are the best; with None, none is."""
+    statement = update(Checkpoint).where(Checkpoint.job_id == lease.job_id)
+    session.execute(statement.values(is_best=false() if step is None else Checkpoint.step == step))
 
 
 def add_artifact(
@@ -154,12 +162,14 @@ def add_artifact(
     )
 
 
-def set_resumed_from(session: Session, lease: Lease, step: int) -> None:
+def set_resumed_from(session: Session, lease: Lease, step: int | None) -> None:
+    """Where this attempt begins; None is the start. The job's `step` goes back to it: later ones are superseded."""
     session.execute(
         update(JobAttempt)
         .where(JobAttempt.job_id == lease.job_id, JobAttempt.attempt == lease.attempt)
-        .values(resumed_from_step=step, last_step=step)
+        .values(resumed_from_step=step, last_step=step or 0)
     )
+    session.execute(update(Job).where(Job.id == lease.job_id).values(step=step or 0))
 
 
 def mark_corrupt(session: Session, lease: Lease, checkpoint_id: CheckpointId) -> None:
@@ -184,8 +194,9 @@ def steps(
 
 
 def newest_steps(session: Session, job_id: JobId, *, limit: int) -> Sequence[StepMetrics]:
-    """Newest first."""
-    query = select(StepMetrics).where(StepMetrics.job_id == job_id)
+    """Newest first, up to where the job is: what an earlier attempt did beyond that is superseded."""
+    reached = select(Job.step).where(Job.id == job_id).scalar_subquery()
+    query = select(StepMetrics).where(StepMetrics.job_id == job_id, StepMetrics.step <= reached)
     return session.scalars(query.order_by(StepMetrics.step.desc()).limit(limit)).all()
 
 

@@ -163,6 +163,16 @@ def test_a_killed_podium_leaves_no_process_and_the_next_start_works(up):
     assert file_exists(up("--port", "0").ready(), file_id)
 
 
+def test_a_second_ctrl_c_ends_everything_at_once(up):
+    podium = up("--port", "0")
+    podium.ready()
+    family = podium.family()
+    podium.process.send_signal(signal.SIGINT)
+    wait_until(lambda: "Stopping" in podium.said())
+    assert podium.stop(signal.SIGINT) == 0
+    assert_gone(family)
+
+
 def test_a_closed_terminal_stops_everything(up):
     ours, its = pty.openpty()
     podium = up("--port", "0", terminal=its)
