@@ -136,6 +136,35 @@ def test_a_checkpoint_makes_its_step_durable(sessions):
     assert read_job(sessions, lease.job_id).durable_step == 2
 
 
+def test_only_the_newest_best_checkpoint_is_marked_and_the_last_word_may_be_none(sessions):
+    def best() -> list[int]:
+        with sessions() as session:
+            return [c.step for c in progress.usable_checkpoints(session, lease.job_id) if c.is_best]
+
+    lease = claimed(sessions)
+    add_checkpoint(sessions, lease, 2, is_best=True)
+    add_checkpoint(sessions, lease, 4, is_best=True)
+    add_checkpoint(sessions, lease, 6)
+    assert best() == [4]
+    report(sessions, lease, progress.mark_best, step=6)
+    assert best() == [6]
+    report(sessions, lease, progress.mark_best, step=0)
+    assert best() == []
+
+
+def test_steps_beyond_the_resume_are_not_the_newest(sessions):
+    first = claimed(sessions)
+    for step in range(1, 6):
+        add_step(sessions, first, step, float(step))
+    second = next_attempt(sessions, first)
+    report(sessions, second, progress.set_resumed_from, 2)
+    add_step(sessions, second, 3, 30.0)
+    with sessions() as session:
+        newest = progress.newest_steps(session, second.job_id, limit=9)
+    assert [(row.step, row.attempt) for row in newest] == [(3, 2), (2, 1), (1, 1)]
+    assert read_job(sessions, second.job_id).step == 3
+
+
 def test_a_checkpoint_that_is_committed_twice_is_one_row(sessions):
     lease = claimed(sessions)
     assert add_checkpoint(sessions, lease, 2)

@@ -50,6 +50,22 @@ def test_a_cancelled_run_stops_at_its_next_step_and_keeps_its_checkpoint(worksho
     assert event_codes(workshop.sessions, job_id)[-3:] == ["cancel_requested", "checkpoint", "cancelled"]
 
 
+def test_a_cancel_does_not_wait_for_a_store_that_is_away(workshop: Workshop):
+    workshop.set(stop_grace_s=0.5)
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id)
+    workshop.wait_for_step(job_id, 1)
+    store = Path(workshop.settings.store_url.removeprefix("file://"))
+    store.rename(store.with_name("away"))
+    store.touch()  # a file where the folder was: every write fails
+    workshop.cancel(job_id)
+    assert supervisor.wait(60) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.durable_step) == (JobStatus.CANCELLED, None)
+    assert "No checkpoint" in read_events(workshop.sessions, job_id)[-1].message
+
+
 def test_a_trainer_that_ignores_the_wish_is_killed_after_the_grace(workshop: Workshop):
     workshop.set(stop_grace_s=0.5)
     workshop.script([["steps", 1], ["hang"]])

@@ -44,6 +44,11 @@ class Run:
             leases.release(session, self.lease, reason=StatusReason.PREEMPTED, message="Told to go.")
         return self.claim(self.sessions, self.store, self.job_id)
 
+    def resume_from(self, step: int) -> None:
+        with self.sessions.begin() as session:
+            leases.hold(session, self.lease)
+            progress.set_resumed_from(session, self.lease, step)
+
     def enter(self, stage: Stage) -> None:
         with self.sessions.begin() as session:
             progress.set_stage(session, self.lease, stage)

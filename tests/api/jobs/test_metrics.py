@@ -50,6 +50,16 @@ def test_a_step_that_was_done_again_belongs_to_the_later_attempt(client: TestCli
     assert (row["attempt"], row["metrics"]) == (2, {"reward": 0.2})
 
 
+def test_steps_that_a_later_attempt_will_do_again_are_marked(client: TestClient, run: Run) -> None:
+    for step in (1, 2, 3):
+        run.step(step, reward=0.1)
+    run.again().resume_from(1)
+    rows = client.get(f"{run.path}/metrics").json()["data"]
+    assert [(row["step"], row["superseded"]) for row in rows] == [(1, False), (2, True), (3, True)]
+    progress = client.get(run.path).json()["progress"]
+    assert (progress["step"], progress["reward"]) == (1, 0.1)
+
+
 @pytest.mark.parametrize("page_steps", [1, 2, 1000])
 def test_csv_has_a_column_for_every_metric_of_the_run(
     client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch, page_steps: int
