@@ -61,6 +61,7 @@ def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
             "ratio_min": round(min(ratios), 3),
             "ratio_max": round(max(ratios), 3),
             "goal": GOAL,
+            "met": statistics.median(ratios) <= GOAL,
         }
     ]
 

@@ -95,14 +95,14 @@ def _wait_ended(client: Client, job_id: str) -> None:
 
 
 def _row(what: str, seconds: list[float], *, at_most: float | None) -> dict[str, Any]:
-    median = statistics.median(seconds)
+    """The goal is "at most": the slowest round has to meet it."""
     return {
         "what": what,
         "rounds": len(seconds),
-        "median_s": round(median, 2),
+        "median_s": round(statistics.median(seconds), 2),
         "max_s": round(max(seconds), 2),
         "goal_s": at_most if at_most is not None else "-",
-        "met": "-" if at_most is None else median <= at_most,
+        "met": "-" if at_most is None else max(seconds) <= at_most,
     }
 
 

@@ -76,6 +76,8 @@ class Row:
 class FileReport:
     rows: int
     """Rows that can be used."""
+    distinct_prompts: int
+    """Different prompts among them, by `canonical_prompt_sha256`."""
     columns: tuple[str, ...]
     """Columns that every usable row has, in order of first appearance."""
     optional_columns: tuple[str, ...]
@@ -97,10 +99,12 @@ def inspect_file(path: Path, file_format: FileFormat, *, max_problems: int = 20)
     """Read the whole file, one row in memory at a time, and report everything that is wrong with it."""
     rows = more_problems = 0
     seen: Counter[str] = Counter()
+    prompts: set[int] = set()  # 64 bits of the digest each: enough to count, and little memory for a large file
     problems: list[Problem] = []
     for row in _rows(path, file_format):
         if isinstance(row, Row):
             rows += 1
+            prompts.add(int(canonical_prompt_sha256(row)[:16], 16))
             seen.update(row.columns.keys())
         elif len(problems) < max_problems:
             problems.append(row)
@@ -113,7 +117,7 @@ def inspect_file(path: Path, file_format: FileFormat, *, max_problems: int = 20)
         problems.append(_EMPTY)
     columns = tuple(name for name, count in seen.items() if count == rows)
     optional = tuple(name for name, count in seen.items() if count < rows)
-    return FileReport(rows, columns, optional, problems, more_problems)
+    return FileReport(rows, len(prompts), columns, optional, problems, more_problems)
 
 
 def canonical_prompt_sha256(row: Row) -> str:

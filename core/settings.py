@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -58,6 +58,25 @@ class Settings(BaseSettings):
     supervisor_poll_s: float = Field(0.5, gt=0)
     stop_grace_s: float = Field(25.0, gt=0)
     """How long a trainer may take to save and leave after it was told to."""
+    preemption_source: Literal["none", "file", "aws", "gcp", "azure"] = "none"
+    """Where this machine announces that it will be taken away, beside SIGTERM."""
+    preemption_file: Path = Path("/run/podium/preempted")
+    """With source `file`: the machine goes away once this file exists."""
+    preemption_url: str | None = None
+    """Metadata server to ask instead of the cloud's own address."""
+    preemption_poll_s: float = Field(2.0, gt=0)
+    mean_time_between_preemptions_s: float = Field(4 * 3600.0, gt=0)
+    """What this machine is expected to live; with the measured cost of a save it sets the checkpoint interval."""
+    watchdog_first_s: float = Field(3600.0, gt=0)
+    """How long a phase of the trainer may take that has not yet been seen to end."""
+    watchdog_least_s: float = Field(300.0, gt=0)
+    """How long any phase may take, however short it usually is."""
+    watchdog_factor: float = Field(10.0, gt=1)
+    """How many times its longest so far a phase may take."""
+    gc_every_s: float = Field(3600.0, gt=0)
+    """How often what nobody owns is removed from the store: torn checkpoints, dangling uploads, orphans."""
+    gc_min_age_s: float = Field(86400.0, gt=0)
+    """What is younger may still be somebody's."""
     gpu_price_usd_per_hour: float = Field(0.0, ge=0)
     gpu_name: str | None = None
 

@@ -9,9 +9,9 @@ import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from core.ids import FileId, RewardId, RewardVersionId
+from core.ids import CheckpointId, FileId, JobId, RewardId, RewardVersionId
 from core.reward_source import RewardForm
 from core.rows import FileFormat
 
@@ -124,8 +124,21 @@ class EvaluationSpec(Frozen):
 
 
 class CheckpointSpec(Frozen):
+    """When to save: whichever of the two comes first; also at the best evaluation so far, and at the last step."""
+
     every_steps: int = Field(25, ge=1)
-    """A checkpoint is also saved whenever an evaluation is the best so far, and at the last step."""
+    every_minutes: float | Literal["auto"] | None = "auto"
+    """Wall clock. `auto` is sqrt(2 x cost of a save x time between preemptions), both as the worker measures and
+    expects them (Young 1974); None: steps alone decide."""
+    keep: int = Field(3, ge=1, le=1000)
+    """How many of the newest stay; the best and those that are pinned stay beside them."""
+
+    @field_validator("every_minutes")
+    @classmethod
+    def _is_a_time(cls, value: float | Literal["auto"] | None) -> float | Literal["auto"] | None:
+        if isinstance(value, float) and not 0 < value <= 10_080:
+            raise ValueError("every_minutes is above 0 and at most 10080 (a week)")
+        return value
 
 
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -167,6 +180,17 @@ class DataRef(Frozen):
     rows: int
 
 
+class CheckpointRef(Frozen):
+    """A committed checkpoint of another job, whose weights a branch begins with."""
+
+    job_id: JobId
+    checkpoint_id: CheckpointId
+    step: int
+    prefix: str
+    """Of its objects' keys."""
+    manifest_sha256: str
+
+
 class JobSpec(Frozen):
     """Everything that decides what a run computes. Its digest is the run's identity in `results.json`."""
 
@@ -182,6 +206,8 @@ class JobSpec(Frozen):
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Passed to the tokenizer's chat template, e.g. `{"enable_thinking": false}` for Qwen3."""
     suffix: str | None = None
+    start_from: CheckpointRef | None = None
+    """Unset: the base model, with a new adapter. Steps, optimizer and data begin anew either way."""
 
     @property
     def max_steps(self) -> int:

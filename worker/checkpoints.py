@@ -14,10 +14,12 @@ from typing import Any
 import structlog
 
 from core import keys
-from core.db import events, leases, progress
+from core.db import checkpoints as committed
+from core.db import events, leases
 from core.db.leases import Lease
 from core.db.models import Checkpoint
 from core.db.session import LEDGER_AWAY, Sessions
+from core.failpoints import failpoint
 from core.storage.store import (
     DigestMismatch,
     ObjectNotFound,
@@ -37,12 +39,15 @@ RETRYABLE = (StoreUnavailable, StoreMisconfigured, DigestMismatch, *LEDGER_AWAY)
 def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, saved: CheckpointSaved) -> None:
     """Make a saved checkpoint durable. May be repeated after a failure; raises `LeaseLost` when fenced."""
     prefix = keys.checkpoint(lease.job_id, saved.step, lease.attempt)
+    failpoint("checkpoint.begin")
     files = put_folder(store, folder, prefix)
+    failpoint("checkpoint.files_put")
     manifest = json.dumps({"job_id": lease.job_id, "step": saved.step, "attempt": lease.attempt, "files": files})
     digest = store.put_bytes(keys.manifest(prefix), manifest.encode(), content_type="application/json")
+    failpoint("checkpoint.manifest_put")
     with sessions.begin() as session:
         leases.hold(session, lease)
-        added = progress.add_checkpoint(
+        added = committed.add(
             session,
             lease,
             step=saved.step,
@@ -56,6 +61,8 @@ def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, s
             data = {"step": saved.step, "size_bytes": sum(file["size_bytes"] for file in files), "best": saved.is_best}
             message = f"Step {saved.step} is durable."
             events.add(session, lease.job_id, code="checkpoint", message=message, data=data)
+        failpoint("checkpoint.row_written")
+    failpoint("checkpoint.committed")
     log.info("checkpoint_committed", step=saved.step)
 
 
@@ -65,6 +72,7 @@ def put_folder(store: ObjectStore, folder: Path, prefix: str) -> list[dict[str, 
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name, digest = path.relative_to(folder).as_posix(), digest_of(path)
         store.put_file(prefix + name, path, sha256=digest)
+        failpoint("checkpoint.file_put")
         files.append({"name": name, "size_bytes": path.stat().st_size, "sha256": digest})
     return files
 
@@ -75,7 +83,7 @@ def restore_newest(sessions: Sessions, store: ObjectStore, lease: Lease, folder:
     Raises `StoreUnavailable`: a store that is away says nothing about its objects.
     """
     with sessions.begin() as session:
-        candidates = list(progress.usable_checkpoints(session, lease.job_id))
+        candidates = list(committed.usable(session, lease.job_id))
     for checkpoint in candidates:
         shutil.rmtree(folder, ignore_errors=True)  # files of the checkpoint that turned out to be damaged
         try:
@@ -95,6 +103,7 @@ def _fetch(store: ObjectStore, checkpoint: Checkpoint, folder: Path) -> None:
         raise DigestMismatch(f"the manifest of step {checkpoint.step} was changed")
     files: Sequence[dict[str, Any]] = checkpoint.files
     for file in files:
+        failpoint("restore.file")
         store.get_file(checkpoint.prefix + file["name"], folder / file["name"], sha256=file["sha256"])
 
 
@@ -102,7 +111,7 @@ def _report_corrupt(sessions: Sessions, lease: Lease, checkpoint: Checkpoint, er
     log.error("checkpoint_corrupt", step=checkpoint.step, error=str(error))
     with sessions.begin() as session:
         leases.hold(session, lease)
-        progress.mark_corrupt(session, lease, checkpoint.id)
+        committed.mark_corrupt(session, lease, checkpoint.id)
         events.add(
             session,
             lease.job_id,

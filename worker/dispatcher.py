@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from core.db import jobs
 from core.db.session import LEDGER_AWAY, Sessions, make_sessions
+from core.failpoints import failpoint
 from core.ids import JobId
 from core.logging import configure_logging
 from core.queue import TRAIN_QUEUE, TRAIN_TASK
@@ -71,6 +72,7 @@ def dispatch(sessions: Sessions, hints: Hints, settings: Settings) -> int:
         return 0
     with sessions.begin() as session:
         due = jobs.due(session, hint_repeat_s=settings.hint_repeat_s, limit=room)
+    failpoint("dispatch.marked")
     return _send(due, hints)
 
 
@@ -96,6 +98,7 @@ def _send(due: Sequence[JobId], hints: Hints) -> int:
         except BROKER_AWAY as error:
             log.warning("hints_not_sent", count=len(due) - number, error=str(error))
             return number
+        failpoint("dispatch.sent")
         log.info("hint_sent", job_id=job_id)
     return len(due)
 

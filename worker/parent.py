@@ -31,12 +31,16 @@ def die_with_parent(death_signal: signal.Signals) -> None:
     Harmless when nobody is named: then a person started it.
     """
     named = os.environ.pop(PARENT_PID_VARIABLE, None)
-    if named is None:
-        return
+    if named is not None:
+        die_with(int(named), death_signal)
+
+
+def die_with(parent_pid: int, death_signal: signal.Signals) -> None:
+    """Send this process `death_signal` when the thread that started it ends, or at once if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(death_signal)) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != int(named):
+    if os.getppid() != parent_pid:
         os.kill(os.getpid(), death_signal)
 
 

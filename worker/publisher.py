@@ -10,10 +10,11 @@ import structlog
 from sqlalchemy import select
 
 from core import keys
-from core.db import files, leases, progress
+from core.db import checkpoints, files, leases, progress
 from core.db.leases import Lease
 from core.db.models import File, Job, now
 from core.db.session import Sessions
+from core.failpoints import failpoint
 from core.ids import new_file_id
 from core.results import ArtifactFacts, Evaluation
 from core.settings import Settings
@@ -48,9 +49,11 @@ def publish(
     """
     evaluations = _begin(sessions, lease)
     artifacts = [*_put_adapter(store, lease, run.adapter), *_put_evaluations(store, lease, evaluations)]
+    failpoint("publish.artifacts_put")
     facts = _gather(sessions, lease, evaluations, artifacts)
     document = results.build(lease.spec, summary, facts, usd_per_hour=settings.gpu_price_usd_per_hour)
     results_file = _put_json(store, lease, RESULTS, document.model_dump_json(indent=1))
+    failpoint("publish.results_put")
     _show(
         sessions,
         lease,
@@ -59,6 +62,7 @@ def publish(
         sentence=document.verdict.sentence,
         trained_tokens=summary.trained_tokens,
     )
+    failpoint("publish.committed")
     log.info("published", outcome=document.verdict.outcome, p_value=document.verdict.p_value)
 
 
@@ -141,7 +145,7 @@ def _show(
                 sha256=stored.sha256,
                 content_type=stored.content_type,
             )
-        progress.mark_best(session, lease, step=best_step)
+        checkpoints.mark_best(session, lease, step=best_step)
         file = files.add(session, _as_file(lease, results_file))
         leases.finish(
             session,
@@ -151,6 +155,7 @@ def _show(
             results_file=file.id,
             trained_tokens=trained_tokens,
         )
+        failpoint("publish.rows_written")
 
 
 def _as_file(lease: Lease, stored: StoredArtifact) -> File:

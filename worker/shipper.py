@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.session import LEDGER_AWAY, Sessions
+from core.failpoints import failpoint
 from core.storage.store import ObjectStore
 from worker import checkpoints
 from worker.run_directory import (
@@ -80,6 +81,8 @@ class Shipper:
                 if end > shipped:
                     self._write(session, entry)
             progress.set_journal_offset(session, self._lease, batch[-1][1])
+            failpoint("ship.rows_written")
+        failpoint("ship.committed")
         self._offset = batch[-1][1]
         self._waiting += [entry for entry, _ in batch if isinstance(entry, CheckpointSaved)]
         return True

@@ -21,6 +21,7 @@ from core.db import leases
 from core.db.leases import Lease, LeaseLost
 from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.errors import ServiceError
+from core.failpoints import failpoint
 from core.ids import JobId
 from core.logging import configure_logging
 from core.settings import Settings, get_settings
@@ -63,6 +64,7 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
         if lease is None:
             log.info("job_not_claimed", job_id=job_id)
             return
+        failpoint("claim.committed")
         structlog.contextvars.bind_contextvars(job_id=job_id, attempt=lease.attempt)
         try:
             Attempt(sessions, store, lease, settings, claimed_at=claimed_at).run()

@@ -10,6 +10,7 @@ import sys
 
 import structlog
 
+from core.failpoints import failpoint
 from core.queue import TRAIN_TASK
 from worker.main import SUPERVISOR_MODULE, app, is_stopping
 from worker.parent import parent_environment
@@ -23,6 +24,7 @@ def train_job(job_id: str) -> None:
     if is_stopping():
         log.info("hint_left_for_others", job_id=job_id)
         return
+    failpoint("task.received")
     process = subprocess.Popen(
         [sys.executable, "-m", SUPERVISOR_MODULE, job_id],
         env=os.environ | parent_environment(),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from core import failpoints
 from core.settings import Settings
 from worker.parent import killed_with_parent, parent_environment
 from worker.run_directory import RunDirectory
@@ -25,6 +26,7 @@ PASSED_ON_PREFIXES = (
 """Variables that a trainer may see. Everything else stays behind: it needs no key to anything of ours."""
 PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *(failpoints.VARIABLE, failpoints.LOG_VARIABLE),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from app.artifacts.tar_stream import Member, VirtualTar
 from app.downloads import Content, Download, OpenRange
 from app.jobs.service import require_job
-from core.db import progress
+from core.db import checkpoints, progress
 from core.db.models import Artifact, Checkpoint, Job
 from core.db.session import Sessions
 from core.errors import NotFound, NotReady
@@ -88,7 +88,7 @@ def checkpoint_adapter(
 
 
 def _checkpoint(session: Session, job_id: JobId, step: int) -> Checkpoint:
-    found = progress.checkpoint_at(session, job_id, step)
+    found = checkpoints.at_step(session, job_id, step)
     if found is None:
         raise CheckpointNotFound(f"The job has no durable checkpoint of step {step}.", param="step")
     return found

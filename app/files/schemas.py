@@ -31,6 +31,7 @@ class FileObject(BaseModel):
     sha256: str = Field(description="Of the content, in hex; also the ETag of the download.")
     format: FileFormat | None = Field(description="Unset for result files.")
     rows: int | None
+    distinct_prompts: int | None = Field(description="Tasks, where rows with the same prompt count as one.")
     columns: list[str] = Field(description="What every row has beside the prompt: what rewards may read.")
 
     @classmethod
@@ -44,6 +45,7 @@ class FileObject(BaseModel):
             sha256=file.sha256,
             format=FileFormat(file.format) if file.format else None,
             rows=file.rows,
+            distinct_prompts=file.distinct_prompts,
             columns=file.columns,
         )
 

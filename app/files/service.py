@@ -119,6 +119,7 @@ def _checked(upload: Upload, caller: Caller) -> File:
         sha256=upload.sha256,
         key=keys.data_file(file_id),
         rows=report.rows,
+        distinct_prompts=report.distinct_prompts,
         columns=list(report.columns),
     )
 

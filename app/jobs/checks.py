@@ -8,8 +8,8 @@ from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
 from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
 from core.reward_source import bind
+from core.split import FEWEST_TASKS
 
-MIN_HELD_OUT_TASKS = 2
 MAX_STEPS = 1_000_000
 
 
@@ -64,7 +64,7 @@ def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
     if facts.training is None or (body.validation_file is not None and facts.held_out is None):
         return problems
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
-    if split.held_out_tasks < MIN_HELD_OUT_TASKS:
+    if split.held_out_tasks < FEWEST_TASKS:
         problems.append(_too_few_tasks(body, plan, split))
     return [*problems, *_row_problems(plan, split)]
 
@@ -97,13 +97,13 @@ def _weights(plan: Plan, facts: Facts) -> Iterator[Problem]:
 def _too_few_tasks(body: JobCreate, plan: Plan, split: Split) -> Problem:
     code = TooFewHeldOutTasks.code
     if body.validation_file is not None:
-        message = f"has {_count(split.held_out_tasks, 'task')}, but a verdict needs at least {MIN_HELD_OUT_TASKS}"
+        message = f"has {_count(split.held_out_tasks, 'task')}, but a verdict needs at least {FEWEST_TASKS}"
         return Problem("validation_file", message, code, "Upload more held-out tasks; 100 or more show small changes.")
     rows = split.training_rows + split.held_out_tasks
     fraction = plan.evaluation.held_out_fraction
     message = (
         f"has {_count(rows, 'row')}: holding out {fraction:g} of them leaves {_count(split.held_out_tasks, 'task')}, "
-        f"but a verdict needs at least {MIN_HELD_OUT_TASKS}"
+        f"but a verdict needs at least {FEWEST_TASKS}"
     )
     return Problem("training_file", message, code, "Upload more rows, or give a validation_file with held-out tasks.")
 

@@ -15,7 +15,7 @@ from app.jobs.progress_replies import CheckpointObject, EventObject, MetricsRepl
 from app.jobs.service import require_job
 from app.paging import ListReply, PageDep, list_reply
 from app.routing import resource_router
-from core.db import events, progress
+from core.db import checkpoints, events, progress
 from core.errors import InvalidRequest, NotFound, Problem
 from core.ids import CheckpointId, EventId
 
@@ -124,7 +124,7 @@ def list_job_checkpoints(
     with sessions() as session:
         job = require_job(session, caller.tenant_id, job_id)
         after = None if page.after is None else CheckpointId(page.after)
-        found = progress.checkpoint_page(session, job_id, after=after, limit=page.fetch)
+        found = checkpoints.page(session, job_id, after=after, limit=page.fetch)
     return list_reply(found, page, lambda checkpoint: CheckpointObject.of(checkpoint, job))
 
 

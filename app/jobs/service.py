@@ -27,6 +27,7 @@ from core.errors import (
     Problem,
     Unavailable,
 )
+from core.failpoints import failpoint
 from core.ids import FileId, JobId, TenantId, new_job_id
 from core.settings import Settings
 from core.spec import ModelRef
@@ -74,6 +75,8 @@ def submit(sessions: Sessions, settings: Settings, submission: Submission, once:
         _require_files(session, submission)
         job = _add(session, submission, resolved)
         answer = once.answer(session, 201, JobObject.of(job, ()))
+        failpoint("submit.row_written")
+    failpoint("submit.committed")
     log.info("job_created", job_id=job.id, model=job.model, steps=resolved.spec.max_steps)
     answer.headers["Location"] = f"/v1/fine_tuning/jobs/{job.id}"
     return answer

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from core.db.models import File
 from core.spec import Hyperparameters
+from core.split import held_out_prompts
 
 DEFAULT_EPOCHS = 1.0
 
@@ -12,14 +13,17 @@ DEFAULT_EPOCHS = 1.0
 class Split:
     training_rows: int
     held_out_tasks: int
+    """Exact with a file of its own, or when no prompt repeats; else the share that its prompts have on average."""
 
     @classmethod
     def of_files(cls, training: File, held_out: File | None, fraction: float) -> "Split":
-        """Without a file of its own, `fraction` of the training file is held out, rounded to whole rows."""
-        rows = training.rows or 0
+        """Without a file of its own, `fraction` of the training file's prompts is held out (`core.split`)."""
+        rows, prompts = training.rows or 0, training.distinct_prompts or 0
         if held_out is not None:
             return cls(rows, held_out.rows or 0)
-        tasks = round(rows * fraction)
+        if not prompts:
+            return cls(rows, 0)
+        tasks = round(rows * held_out_prompts(prompts, fraction) / prompts)
         return cls(rows - tasks, tasks)
 
 

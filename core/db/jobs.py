@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.db import events
@@ -116,7 +116,7 @@ def transition(
     if target not in TRANSITIONS[source]:
         raise IllegalTransition(source, target)
     if target is not JobStatus.RUNNING:
-        values |= {"stage": None, "lease_owner": None, "lease_expires_at": None}
+        values |= {"stage": None, "activity": None, "lease_owner": None, "lease_expires_at": None}
     if target.is_terminal:
         values["finished_at"] = now()
     attempt = session.scalar(
@@ -161,6 +161,72 @@ def cancel_unheld(session: Session, job_id: JobId, source: JobStatus) -> bool:
         reason=StatusReason.USER_CANCELLED,
     )
     return cancelled is not None
+
+
+def request_pause(session: Session, job: Job) -> bool:
+    """Record the wish, once. A queued job is paused at once; a running one by its supervisor, with a checkpoint.
+
+    False when the job is over already. A paused job stays as it is.
+    """
+    session.refresh(job, with_for_update=True)
+    if job.status.is_terminal:
+        return False
+    if job.pause_requested_at is None and job.status is not JobStatus.PAUSED:
+        session.execute(update(Job).where(Job.id == job.id).values(pause_requested_at=now()))
+        if job.status is JobStatus.RUNNING:
+            message = "Pausing: the trainer ends its step and saves."
+            events.add(session, job.id, code="pause_requested", message=message)
+    if job.status is JobStatus.QUEUED:
+        settle_wishes(session, job.id)
+    return True
+
+
+def resume(session: Session, job: Job) -> bool:
+    """Queue a paused job again, due at once. False when it is not paused, and is not about to be.
+
+    A pause that its supervisor has not made true yet is taken back, as far as that still helps.
+    """
+    session.refresh(job, with_for_update=True)
+    taken_back = job.status is JobStatus.RUNNING and job.pause_requested_at is not None
+    if taken_back:
+        session.execute(update(Job).where(Job.id == job.id).values(pause_requested_at=None))
+        events.add(session, job.id, code="pause_withdrawn", message="Resumed before the pause took effect.")
+    if taken_back or job.status is not JobStatus.PAUSED:
+        return taken_back
+    safe = f"step {job.durable_step}" if job.durable_step else "the start"
+    resumed = transition(
+        session,
+        job.id,
+        JobStatus.PAUSED,
+        JobStatus.QUEUED,
+        code="resume_requested",
+        message=f"Queued again: the next worker goes on from {safe}.",
+        pause_requested_at=None,
+        hinted_at=None,
+    )
+    assert resumed is not None, "the row is locked, and it was paused"
+    return True
+
+
+def settle_wishes(session: Session, job_id: JobId) -> bool:
+    """Make the wishes for a queued job true: cancel it, else pause it; whether it has left the queue."""
+    if cancel_unheld(session, job_id, JobStatus.QUEUED):
+        return True
+    safe = func.coalesce(Job.durable_step, 0)
+    durable = session.scalar(select(safe).where(Job.id == job_id))
+    kept = f"Step {durable} is safe." if durable else "No checkpoint had been made: it will begin at the start."
+    paused = transition(
+        session,
+        job_id,
+        JobStatus.QUEUED,
+        JobStatus.PAUSED,
+        Job.pause_requested_at.is_not(None),
+        code="paused",
+        message=f"The job was paused while no worker held it. {kept}",
+        reason=StatusReason.USER_PAUSED,
+        data={"durable_step": durable},
+    )
+    return paused is not None
 
 
 def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
+from core.activity import Activity
 from core.db import jobs
 from core.db.models import Job, JobAttempt, now
 from core.ids import JobId, TenantId
@@ -35,6 +37,7 @@ class Wishes:
     """What the API has asked of the job since the lease was renewed last."""
 
     cancel: bool
+    pause: bool
 
 
 def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_failures: int) -> Lease | None:
@@ -46,6 +49,9 @@ def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_fail
     if job is None or job.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
         return None
     if job.status is JobStatus.RUNNING and not _requeue_if_expired(session, job, max_failures=max_failures):
+        return None
+    spec = _readable_spec(session, job)
+    if spec is None:
         return None
     attempt = jobs.transition(
         session,
@@ -64,20 +70,24 @@ def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_fail
     assert attempt is not None, "the row is locked, and it was queued"
     session.add(JobAttempt(job_id=job_id, attempt=attempt, owner=owner))
     session.flush()
-    return Lease(job_id, attempt, job.tenant_id, JobSpec.model_validate(job.spec))
+    return Lease(job_id, attempt, job.tenant_id, spec)
 
 
-def renew(session: Session, lease: Lease, *, ttl_s: float) -> Wishes:
-    """Prolong the lease, and hear what was asked meanwhile. Raises `LeaseLost`."""
+def renew(session: Session, lease: Lease, *, ttl_s: float, activity: Activity | None = None) -> Wishes:
+    """Prolong the lease, say what the run does, and hear what was asked meanwhile. Raises `LeaseLost`."""
     row = session.execute(
         update(Job)
         .where(*_held(lease))
-        .values(lease_expires_at=now() + timedelta(seconds=ttl_s))
-        .returning(Job.cancel_requested_at)
+        .values(
+            lease_expires_at=now() + timedelta(seconds=ttl_s),
+            activity=None if activity is None else activity.model_dump(mode="json"),
+        )
+        .returning(Job.cancel_requested_at, Job.pause_requested_at)
     ).one_or_none()
     if row is None:
         raise LeaseLost
-    return Wishes(cancel=row[0] is not None)
+    cancel, pause = row
+    return Wishes(cancel=cancel is not None, pause=pause is not None)
 
 
 def hold(session: Session, lease: Lease) -> None:
@@ -94,7 +104,7 @@ def release(session: Session, lease: Lease, *, reason: StatusReason, message: st
     """Give the job back to the queue; the next worker need not wait for the lease to end.
 
     With `hinted_at=None` a worker is told at once; else not sooner than the hint's interval after the last time, so
-    that what fails in its first second is not tried three times in three. A cancel that this worker has not heard of
+    that what fails in its first second is not tried three times in three. A wish that this worker has not heard of
     takes effect here. Raises `LeaseLost`.
     """
     _leave(
@@ -108,7 +118,27 @@ def release(session: Session, lease: Lease, *, reason: StatusReason, message: st
         level="warn",
         **values,
     )
-    jobs.cancel_unheld(session, lease.job_id, JobStatus.QUEUED)
+    jobs.settle_wishes(session, lease.job_id)
+
+
+def pause(
+    session: Session, lease: Lease, *, reason: StatusReason, message: str, data: dict[str, Any], **values: Any
+) -> None:
+    """Leave the job where a person has to resume it. A cancel that came meanwhile wins. Raises `LeaseLost`."""
+    _leave(
+        session,
+        lease,
+        JobStatus.PAUSED,
+        ended=reason,
+        code="paused",
+        message=message,
+        reason=reason,
+        level="info" if reason is StatusReason.USER_PAUSED else "warn",
+        data=data,
+        pause_requested_at=func.coalesce(Job.pause_requested_at, now()),
+        **values,
+    )
+    jobs.cancel_unheld(session, lease.job_id, JobStatus.PAUSED)
 
 
 def finish(
@@ -154,7 +184,7 @@ def _held(lease: Lease) -> tuple[ColumnElement[bool], ...]:
 def _requeue_if_expired(session: Session, job: Job, *, max_failures: int) -> bool:
     """Put a job of a dead worker back; returns whether it may be claimed now. The row is locked by the caller."""
     failures, expired_at = job.failures + 1, job.lease_expires_at
-    spent = failures >= max_failures and job.cancel_requested_at is None
+    spent = failures >= max_failures and job.cancel_requested_at is None and job.pause_requested_at is None
     error = {
         "code": "worker_lost",
         "message": f"The job lost its worker, which was failure {failures} of the {max_failures} that it may have.",
@@ -177,7 +207,30 @@ def _requeue_if_expired(session: Session, job: Job, *, max_failures: int) -> boo
     if attempt is None:
         return False
     _close_attempt(session, job.id, attempt, StatusReason.WORKER_LOST, at=expired_at)
-    return not spent and not jobs.cancel_unheld(session, job.id, JobStatus.QUEUED)
+    return not spent and not jobs.settle_wishes(session, job.id)
+
+
+def _readable_spec(session: Session, job: Job) -> JobSpec | None:
+    """The spec; a queued job whose spec this version cannot read fails, instead of breaking every worker it meets."""
+    try:
+        return JobSpec.model_validate(job.spec)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        message = f"This version cannot read the job's spec: {field}: {first['msg']}."
+    detail = {"code": StatusReason.INVALID_SPEC, "message": message, "param": field, "fix": "Submit the job again."}
+    jobs.transition(
+        session,
+        job.id,
+        JobStatus.QUEUED,
+        JobStatus.FAILED,
+        code=JobStatus.FAILED,
+        message=message,
+        reason=StatusReason.INVALID_SPEC,
+        level="error",
+        error=detail,
+    )
+    return None
 
 
 def _close_attempt(session: Session, job_id: JobId, attempt: int, ended: str, *, at: Any) -> None:

@@ -105,6 +105,7 @@ class File(Base):
     key: Mapped[str]
     """Object key in the store."""
     rows: Mapped[int | None]
+    distinct_prompts: Mapped[int | None]
     columns: Mapped[list[Any]] = mapped_column(server_default=text("'[]'::jsonb"))
     """Names of the columns that every row has, the prompt's own left out: what rewards may read."""
     job_id: Mapped[JobId | None]
@@ -177,6 +178,8 @@ class Job(Base):
     """`core.spec.JobSpec` as JSON."""
     training_file: Mapped[FileId]
     validation_file: Mapped[FileId | None]
+    branched_from: Mapped[CheckpointId | None]
+    """The checkpoint of another job whose weights this one begins with."""
 
     created_at: Mapped[datetime] = mapped_column(server_default=now())
     started_at: Mapped[datetime | None]
@@ -184,10 +187,13 @@ class Job(Base):
     finished_at: Mapped[datetime | None]
     cancel_requested_at: Mapped[datetime | None]
     """A wish; the status follows when the trainer has stopped."""
+    pause_requested_at: Mapped[datetime | None]
+    """A wish like it, until the job is resumed."""
 
     attempt: Mapped[int] = mapped_column(server_default=text("0"))
     """The fencing token: raised by every claim, never reset."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
+    """The crash budget: failures since the run last made durable progress."""
     preemptions: Mapped[int] = mapped_column(server_default=text("0"))
     lease_owner: Mapped[str | None]
     lease_expires_at: Mapped[datetime | None]
@@ -198,6 +204,10 @@ class Job(Base):
     step: Mapped[int] = mapped_column(server_default=text("0"))
     durable_step: Mapped[int | None]
     """Step of the newest committed checkpoint: what a lost worker cannot take away."""
+    activity: Mapped[Json | None]
+    """What the run does right now (`core.activity.Activity` as JSON), written with each renewal of the lease."""
+    furthest_durable_step: Mapped[int | None]
+    """The highest step that was ever durable: beyond it a checkpoint is progress."""
     trained_tokens: Mapped[int | None] = mapped_column(BigInteger)
     results_file: Mapped[FileId | None]
 
@@ -287,8 +297,12 @@ class Checkpoint(Base):
     """`[{name, size_bytes, sha256}]`."""
     metrics: Mapped[Json]
     is_best: Mapped[bool]
+    pinned: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Kept for good: a person asked for it, or another job began from it."""
     corrupt_at: Mapped[datetime | None]
     """When a digest did not match; such a checkpoint is never resumed from."""
+    collected_at: Mapped[datetime | None]
+    """When retention gave it up; its objects are deleted after that."""
     created_at: Mapped[datetime] = mapped_column(server_default=now())
 
 

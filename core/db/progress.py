@@ -1,19 +1,18 @@
-"""What a run reports while it goes: steps, rollouts, evaluations, checkpoints, artifacts.
+"""What a run reports while it goes: steps, rollouts, evaluations, artifacts.
 
 Every write is made under a lease: call `leases.hold` first in the same transaction.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, false, func, select, tuple_, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from core.db.leases import Lease
 from core.db.models import (
     Artifact,
-    Checkpoint,
     EvaluationRecord,
     Job,
     JobAttempt,
@@ -21,7 +20,7 @@ from core.db.models import (
     StepMetrics,
     now,
 )
-from core.ids import CheckpointId, JobId, new_checkpoint_id
+from core.ids import JobId
 from core.status import Stage
 
 
@@ -105,45 +104,6 @@ def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluat
     )
 
 
-def add_checkpoint(
-    session: Session,
-    lease: Lease,
-    *,
-    step: int,
-    prefix: str,
-    manifest_sha256: str,
-    files: Sequence[Mapping[str, Any]],
-    metrics: Mapping[str, float | None],
-    is_best: bool,
-) -> bool:
-    """The commit point of a checkpoint: its objects are in the store before this row is.
-
-    False when this attempt's checkpoint of the step is there already: a commit whose answer was lost is repeated.
-    """
-    if is_best:
-        mark_best(session, lease, step=None)
-    statement = insert(Checkpoint).values(
-        id=new_checkpoint_id(),
-        job_id=lease.job_id,
-        step=step,
-        attempt=lease.attempt,
-        prefix=prefix,
-        manifest_sha256=manifest_sha256,
-        files=[dict(file) for file in files],
-        metrics=dict(metrics),
-        is_best=is_best,
-    )
-    added = session.scalar(statement.on_conflict_do_nothing().returning(Checkpoint.id)) is not None
-    session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=step))
-    return added
-
-
-def mark_best(session: Session, lease: Lease, *, step: int | None) -> None:
-    """Of the job's checkpoints only those of `step` are the best; with None, none is."""
-    statement = update(Checkpoint).where(Checkpoint.job_id == lease.job_id)
-    session.execute(statement.values(is_best=false() if step is None else Checkpoint.step == step))
-
-
 def add_artifact(
     session: Session, lease: Lease, *, name: str, key: str, size_bytes: int, sha256: str, content_type: str
 ) -> None:
@@ -170,13 +130,6 @@ def set_resumed_from(session: Session, lease: Lease, step: int | None) -> None:
         .values(resumed_from_step=step, last_step=step or 0)
     )
     session.execute(update(Job).where(Job.id == lease.job_id).values(step=step or 0))
-
-
-def mark_corrupt(session: Session, lease: Lease, checkpoint_id: CheckpointId) -> None:
-    """Never resume from it again, and promise no more than what is left."""
-    session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(corrupt_at=now()))
-    whole = select(func.max(Checkpoint.step)).where(Checkpoint.job_id == lease.job_id, Checkpoint.corrupt_at.is_(None))
-    session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=whole.scalar_subquery()))
 
 
 def steps(
@@ -212,29 +165,6 @@ def evaluations(session: Session, job_id: JobId) -> Sequence[EvaluationRecord]:
 
 def evaluation(session: Session, job_id: JobId, name: str) -> EvaluationRecord | None:
     return session.get(EvaluationRecord, (job_id, name))
-
-
-def usable_checkpoints(session: Session, job_id: JobId) -> Iterator[Checkpoint]:
-    """Newest first, those known to be corrupt left out: the order in which a resume tries them."""
-    query = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.corrupt_at.is_(None))
-    yield from session.scalars(query.order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc()))
-
-
-def checkpoint_page(session: Session, job_id: JobId, *, after: CheckpointId | None, limit: int) -> Sequence[Checkpoint]:
-    """Newest first; of a step that several attempts saved, the latest attempt's."""
-    whole = (Checkpoint.job_id == job_id, Checkpoint.corrupt_at.is_(None))
-    latest = select(Checkpoint.step, func.max(Checkpoint.attempt)).where(*whole).group_by(Checkpoint.step)
-    query = select(Checkpoint).where(*whole, tuple_(Checkpoint.step, Checkpoint.attempt).in_(latest))
-    if after is not None:
-        query = query.where(Checkpoint.step < select(Checkpoint.step).where(Checkpoint.id == after).scalar_subquery())
-    return session.scalars(query.order_by(Checkpoint.step.desc()).limit(limit)).all()
-
-
-def checkpoint_at(session: Session, job_id: JobId, step: int) -> Checkpoint | None:
-    query = select(Checkpoint).where(
-        Checkpoint.job_id == job_id, Checkpoint.step == step, Checkpoint.corrupt_at.is_(None)
-    )
-    return session.scalar(query.order_by(Checkpoint.attempt.desc()).limit(1))
 
 
 def artifacts(session: Session, job_id: JobId) -> Sequence[Artifact]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.db import leases, progress
+from core.db import checkpoints, leases, progress
 from core.db.leases import Lease, LeaseLost
 from core.status import JobStatus, Stage, StatusReason
 from tests.factories import claimed, expire, read_job
@@ -34,7 +34,7 @@ def add_checkpoint(sessions, lease: Lease, step: int, *, is_best: bool = False) 
     return report(
         sessions,
         lease,
-        progress.add_checkpoint,
+        checkpoints.add,
         step=step,
         prefix=f"jobs/x/checkpoints/{step}-a{lease.attempt}/",
         manifest_sha256="0" * 64,
@@ -46,7 +46,7 @@ def add_checkpoint(sessions, lease: Lease, step: int, *, is_best: bool = False) 
 
 def usable(sessions, lease: Lease) -> list[tuple[int, int]]:
     with sessions() as session:
-        return [(c.step, c.attempt) for c in progress.usable_checkpoints(session, lease.job_id)]
+        return [(c.step, c.attempt) for c in checkpoints.usable(session, lease.job_id)]
 
 
 def add_evaluation(sessions, lease: Lease, name: str, step: int, mark: str) -> None:
@@ -139,16 +139,16 @@ def test_a_checkpoint_makes_its_step_durable(sessions):
 def test_only_the_newest_best_checkpoint_is_marked_and_the_last_word_may_be_none(sessions):
     def best() -> list[int]:
         with sessions() as session:
-            return [c.step for c in progress.usable_checkpoints(session, lease.job_id) if c.is_best]
+            return [c.step for c in checkpoints.usable(session, lease.job_id) if c.is_best]
 
     lease = claimed(sessions)
     add_checkpoint(sessions, lease, 2, is_best=True)
     add_checkpoint(sessions, lease, 4, is_best=True)
     add_checkpoint(sessions, lease, 6)
     assert best() == [4]
-    report(sessions, lease, progress.mark_best, step=6)
+    report(sessions, lease, checkpoints.mark_best, step=6)
     assert best() == [6]
-    report(sessions, lease, progress.mark_best, step=0)
+    report(sessions, lease, checkpoints.mark_best, step=0)
     assert best() == []
 
 
@@ -177,20 +177,20 @@ def test_a_corrupt_checkpoint_is_skipped_and_no_longer_called_durable(sessions):
     for step in (2, 4):
         add_checkpoint(sessions, lease, step)
     with sessions() as session:
-        newest = next(progress.usable_checkpoints(session, lease.job_id))
-    report(sessions, lease, progress.mark_corrupt, newest.id)
+        newest = next(checkpoints.usable(session, lease.job_id))
+    report(sessions, lease, checkpoints.mark_corrupt, newest.id)
     assert usable(sessions, lease) == [(2, 1)]
     assert read_job(sessions, lease.job_id).durable_step == 2
     with sessions() as session:
-        assert progress.checkpoint_at(session, lease.job_id, 4) is None
+        assert checkpoints.at_step(session, lease.job_id, 4) is None
 
 
 def test_when_the_only_checkpoint_is_corrupt_nothing_is_durable(sessions):
     lease = claimed(sessions)
     add_checkpoint(sessions, lease, 2)
     with sessions() as session:
-        only = next(progress.usable_checkpoints(session, lease.job_id))
-    report(sessions, lease, progress.mark_corrupt, only.id)
+        only = next(checkpoints.usable(session, lease.job_id))
+    report(sessions, lease, checkpoints.mark_corrupt, only.id)
     assert read_job(sessions, lease.job_id).durable_step is None
 
 
@@ -201,8 +201,8 @@ def test_a_page_of_checkpoints_shows_each_step_once_newest_first(sessions):
     second = next_attempt(sessions, first)
     add_checkpoint(sessions, second, 4)
     with sessions() as session:
-        page = progress.checkpoint_page(session, first.job_id, after=None, limit=2)
-        rest = progress.checkpoint_page(session, first.job_id, after=page[-1].id, limit=2)
+        page = checkpoints.page(session, first.job_id, after=None, limit=2)
+        rest = checkpoints.page(session, first.job_id, after=page[-1].id, limit=2)
     assert [(c.step, c.attempt) for c in (*page, *rest)] == [(6, 1), (4, 2), (2, 1)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cli.valkey import free_port
 from core import keys
-from core.db import progress
+from core.db import checkpoints as committed
 from core.db.leases import Lease, LeaseLost
 from core.status import JobStatus
 from core.storage.store import StoreUnavailable
@@ -113,7 +113,7 @@ def test_a_commit_may_be_repeated(workshop: Workshop):
     for _ in range(2):
         checkpoints.commit(workshop.sessions, workshop.store, lease, folder, saved)
     with workshop.sessions() as session:
-        assert len(list(progress.usable_checkpoints(session, lease.job_id))) == 1
+        assert len(list(committed.usable(session, lease.job_id))) == 1
     assert event_codes(workshop.sessions, lease.job_id).count("checkpoint") == 1
 
 

@@ -5,7 +5,6 @@ configuration. Reward code runs on the main thread (libraries that use `signal.a
 with this loop: it can break its own grading, never the client's.
 """
 
-import ctypes
 import faulthandler
 import io
 import linecache
@@ -22,30 +21,19 @@ from typing import Any, BinaryIO, cast
 from core.reward_source import RewardEntry, RewardForm, decode_source
 from worker.grading import protocol, signatures
 from worker.grading.grades import Grade, Rollout
-
-PR_SET_PDEATHSIG = 1
-"""prctl(2)"""
+from worker.parent import die_with
 
 
 def main() -> None:
     """`argv[1:]` is the descriptor of the connected socket and the process id of the client."""
     descriptor, client_pid = int(sys.argv[1]), int(sys.argv[2])
-    die_with(client_pid)
+    die_with(client_pid, signal.SIGKILL)
     os.environ.clear()  # PEP 538 may have put LC_CTYPE there
     sys.argv[:] = [signatures.SOURCE_NAME]
     faulthandler.enable()
     cast("io.TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         serve(cast("BinaryIO", stream))
-
-
-def die_with(client_pid: int) -> None:
-    """Ask the kernel for SIGKILL when the client's thread that started us ends; leave at once if it has already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != client_pid:
-        os._exit(1)
 
 
 def serve(stream: BinaryIO) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from core.failpoints import failpoint
 from core.spec import JobSpec
 from core.status import Stage
 from worker.run_directory import CheckpointSaved, RunDirectory, StageStarted, StepDone, json_number
@@ -83,6 +84,7 @@ class StepEnd(TrainerCallback):
         step = self._progress.step = state.global_step
         self._progress.tally.steps_without_gradient += logs.get("grad_norm") == 0
         metrics = self._report(step, logs)
+        failpoint("step.reported")
         is_best = False
         if self._evaluation_is_due(step) and not self._stop.wanted:
             evaluated, is_best = self._evaluate(step)

@@ -14,6 +14,7 @@ import os
 import shutil
 from pathlib import Path
 
+from core.failpoints import failpoint
 from worker.run_directory import RunDirectory, write_atomically
 from worker.training.export import save_policy
 from worker.training.progress import Progress
@@ -32,6 +33,7 @@ def save_checkpoint(trainer: PodiumTrainer, run: RunDirectory, progress: Progres
     trainer._save_rng_state(str(draft))
     trainer.state.save_to_json(str(draft / STATE_FILE))
     trainer.save_buffer(draft)
+    failpoint("save.draft_written")
     _publish(draft, run.checkpoint(step), progress)
 
 
@@ -61,6 +63,7 @@ def _publish(draft: Path, place: Path, progress: Progress) -> None:
         shutil.rmtree(place)
     draft.rename(place)
     _sync(place.parent)
+    failpoint("save.published")
 
 
 def _sync(path: Path) -> None:

@@ -12,11 +12,10 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from core.rows import Row, canonical_prompt_sha256, read_rows
 from core.spec import JobSpec
+from core.split import FEWEST_TASKS, held_out_prompts
 from worker.run_directory import RunDirectory
 from worker.training.failures import DataUnusable, ModelUnusable, NoChatTemplate
 
-FEWEST_TASKS = 2
-"""Held-out tasks below which nothing can be compared."""
 _KINDS: Mapping[type, str] = {str: "text", list: "a list of messages"}
 
 
@@ -63,7 +62,7 @@ def split_rows(rows: Sequence[Row], fraction: float, seed: int) -> tuple[tuple[R
     """Training and held-out rows, in file order. Rows with the same prompt stay together, so nothing overlaps."""
     prompts = list(dict.fromkeys(canonical_prompt_sha256(row) for row in rows))
     random.Random(seed).shuffle(prompts)
-    held_out = set(prompts[: max(FEWEST_TASKS, round(fraction * len(prompts)))])
+    held_out = set(prompts[: held_out_prompts(len(prompts), fraction)])
     inside = tuple(row for row in rows if canonical_prompt_sha256(row) in held_out)
     return tuple(row for row in rows if canonical_prompt_sha256(row) not in held_out), inside
 

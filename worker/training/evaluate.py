@@ -19,6 +19,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from core.failpoints import failpoint
 from core.results import Answer, Evaluation, TaskResult
 from core.rows import canonical_prompt_sha256
 from core.spec import JobSpec
@@ -127,6 +128,7 @@ class Evaluator:
             completions = self._complete([self.tasks[place] for place in places], decoding)
             scores = self.rewards.score(completions, step=step)
             graded |= zip(places, zip(completions, scores, strict=True), strict=True)
+            failpoint("evaluation.batch_done")
             self.stop.check()
         scored = [score for _, score in graded.values()]
         require_rewards(scored, what="held-out answer")

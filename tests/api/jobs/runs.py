@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core import keys
-from core.db import events, files, leases, progress
+from core.db import checkpoints, events, files, leases, progress
 from core.db.leases import Lease
 from core.db.models import File
 from core.db.session import Sessions
@@ -77,7 +77,7 @@ class Run:
         digest = self.store.put_bytes(keys.manifest(prefix), json.dumps(described).encode())
         with self.sessions.begin() as session:
             leases.hold(session, self.lease)
-            progress.add_checkpoint(
+            checkpoints.add(
                 session,
                 self.lease,
                 step=step,

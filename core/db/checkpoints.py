@@ -1,0 +1,129 @@
+"""Checkpoints: committed, found again, given up.
+
+The row is the commit point: its objects are in the store before it is, and are deleted only after it says so. Writes of
+a run are made under its lease: call `leases.hold` first in the same transaction.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import false, func, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from core.db.leases import Lease
+from core.db.models import Checkpoint, Job, now
+from core.ids import CheckpointId, JobId, new_checkpoint_id
+
+_WHOLE = (Checkpoint.corrupt_at.is_(None), Checkpoint.collected_at.is_(None))
+"""Neither damaged nor given up: what can be resumed from, downloaded and branched from."""
+
+
+def add(
+    session: Session,
+    lease: Lease,
+    *,
+    step: int,
+    prefix: str,
+    manifest_sha256: str,
+    files: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, float | None],
+    is_best: bool,
+) -> bool:
+    """The commit point of a checkpoint: its objects are in the store before this row is.
+
+    False when this attempt's checkpoint of the step is there already: a commit whose answer was lost is repeated.
+    """
+    if is_best:
+        mark_best(session, lease, step=None)
+    statement = insert(Checkpoint).values(
+        id=new_checkpoint_id(),
+        job_id=lease.job_id,
+        step=step,
+        attempt=lease.attempt,
+        prefix=prefix,
+        manifest_sha256=manifest_sha256,
+        files=[dict(file) for file in files],
+        metrics=dict(metrics),
+        is_best=is_best,
+    )
+    added = session.scalar(statement.on_conflict_do_nothing().returning(Checkpoint.id)) is not None
+    _note_durable(session, lease, step)
+    return added
+
+
+def _note_durable(session: Session, lease: Lease, step: int) -> None:
+    """The first commit beyond what was durable before also refills the crash budget: it counts failures in a row.
+
+    A run of ten days may meet more faults than a budget allows; only one that gets nowhere is hopeless.
+    """
+    job = session.get_one(Job, lease.job_id, populate_existing=True)
+    advanced = step > (job.furthest_durable_step or 0)
+    progress = {"furthest_durable_step": step, "failures": 0} if advanced else {}
+    session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=step, **progress))
+
+
+def mark_best(session: Session, lease: Lease, *, step: int | None) -> None:
+    """Of the job's checkpoints only those of `step` are the best; with None, none is."""
+    statement = update(Checkpoint).where(Checkpoint.job_id == lease.job_id)
+    session.execute(statement.values(is_best=false() if step is None else Checkpoint.step == step))
+
+
+def mark_corrupt(session: Session, lease: Lease, checkpoint_id: CheckpointId) -> None:
+    """Never resume from it again, and promise no more than what is left."""
+    session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(corrupt_at=now()))
+    whole = select(func.max(Checkpoint.step)).where(Checkpoint.job_id == lease.job_id, *_WHOLE)
+    session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=whole.scalar_subquery()))
+
+
+def usable(session: Session, job_id: JobId) -> Iterator[Checkpoint]:
+    """Newest first, those known to be corrupt left out: the order in which a resume tries them."""
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id, *_WHOLE)
+    yield from session.scalars(query.order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc()))
+
+
+def page(session: Session, job_id: JobId, *, after: CheckpointId | None, limit: int) -> Sequence[Checkpoint]:
+    """Newest first; of a step that several attempts saved, the latest attempt's."""
+    whole = (Checkpoint.job_id == job_id, *_WHOLE)
+    latest = select(Checkpoint.step, func.max(Checkpoint.attempt)).where(*whole).group_by(Checkpoint.step)
+    query = select(Checkpoint).where(*whole, tuple_(Checkpoint.step, Checkpoint.attempt).in_(latest))
+    if after is not None:
+        query = query.where(Checkpoint.step < select(Checkpoint.step).where(Checkpoint.id == after).scalar_subquery())
+    return session.scalars(query.order_by(Checkpoint.step.desc()).limit(limit)).all()
+
+
+def at_step(session: Session, job_id: JobId, step: int) -> Checkpoint | None:
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.step == step, *_WHOLE)
+    return session.scalar(query.order_by(Checkpoint.attempt.desc()).limit(1))
+
+
+def pin(session: Session, checkpoint_id: CheckpointId, *, pinned: bool = True) -> None:
+    """Keep it for good, or leave it to retention again."""
+    session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(pinned=pinned))
+
+
+def get_to_use(session: Session, checkpoint_id: CheckpointId) -> Checkpoint | None:
+    """The checkpoint if it is whole, and until the transaction ends nobody gives it up."""
+    query = select(Checkpoint).where(Checkpoint.id == checkpoint_id, *_WHOLE)
+    return session.scalar(query.with_for_update(read=True))
+
+
+def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequence[Checkpoint]:
+    """Give up what no resume will ask for: all but the `keep` newest, the best, and the pinned; those given up.
+
+    Their objects are the caller's to delete, after the commit.
+    """
+    newest = (
+        select(Checkpoint.id)
+        .where(Checkpoint.job_id == job_id, *_WHOLE)
+        .order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc())
+        .limit(keep)
+    )
+    given_up = (
+        update(Checkpoint)
+        .where(Checkpoint.job_id == job_id, *_WHOLE)
+        .where(Checkpoint.is_best.is_(False), Checkpoint.pinned.is_(False), Checkpoint.id.not_in(newest))
+        .values(collected_at=now())
+        .returning(Checkpoint)
+    )
+    return session.scalars(given_up).all()

@@ -1,0 +1,12 @@
+"""How a file without held-out tasks of its own is split: the rule that admission counts by and the trainer follows.
+
+The split is by prompt, not by row: rows with the same prompt stay on one side, so that nothing held out is trained on.
+"""
+
+FEWEST_TASKS = 2
+"""Held-out tasks below which nothing can be compared."""
+
+
+def held_out_prompts(prompts: int, fraction: float) -> int:
+    """How many of `prompts` different prompts are held out: `fraction` of them, and never so few that none compare."""
+    return min(prompts, max(FEWEST_TASKS, round(fraction * prompts)))
