@@ -12,6 +12,7 @@ from app.errors import install_error_handlers
 from app.files.endpoints import router as files
 from app.health.endpoints import router as health
 from app.health.readiness import Readiness
+from app.jobs.checkpoint_endpoints import router as checkpoints
 from app.jobs.endpoints import router as jobs
 from app.jobs.progress_endpoints import router as job_progress
 from app.models.endpoints import router as models
@@ -32,7 +33,7 @@ Every create takes an `Idempotency-Key`. Ids sort by time; times are unix second
 TAGS = [
     {"name": "files", "description": "Data sets in, result files out. Uploads are checked row by row."},
     {"name": "rewards", "description": "Reward functions: Python source in immutable versions."},
-    {"name": "jobs", "description": "Training jobs: submit, watch, cancel."},
+    {"name": "jobs", "description": "Training jobs: submit, branch, watch, pause, resume, cancel."},
     {"name": "artifacts", "description": "What a job made: adapter, results, checkpoints."},
     {"name": "models", "description": "Base models that jobs may name, and finished adapters."},
     {"name": "health", "description": "For load balancers and operators. No key is needed."},
@@ -55,7 +56,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.add_middleware(RequestContext)
     install_error_handlers(app)
-    for router in (files, rewards, jobs, job_progress, artifacts, models, health, documentation):
+    for router in (files, rewards, jobs, job_progress, checkpoints, artifacts, models, health, documentation):
         app.include_router(router)
     return app
 

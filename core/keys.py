@@ -1,6 +1,46 @@
-"""Where objects live in the store. Keys are data: nothing else builds them."""
+"""Where objects live in the store. Keys are data: nothing else builds them, nothing else takes them apart."""
+
+import re
+from dataclasses import dataclass
 
 from core.ids import FileId, JobId
+
+JOBS = "jobs/"
+DATA_FILES = "files/"
+PROBES = "probes/"
+"""What self-tests write, and delete again unless they die."""
+
+_DATA_FILE = re.compile(r"files/([^/]+)")
+_CHECKPOINT = re.compile(r"jobs/([^/]+)/checkpoints/([0-9]+)-a([0-9]+)/.+")
+_ARTIFACT = re.compile(r"jobs/([^/]+)/artifacts/a([0-9]+)/.+")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlace:
+    """The prefix of one checkpoint, taken apart."""
+
+    job_id: JobId
+    step: int
+    attempt: int
+
+    @property
+    def prefix(self) -> str:
+        return checkpoint(self.job_id, self.step, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactsPlace:
+    """The prefix of the artifacts of one attempt, taken apart."""
+
+    job_id: JobId
+    attempt: int
+
+    @property
+    def prefix(self) -> str:
+        return artifacts(self.job_id, self.attempt)
+
+
+Place = CheckpointPlace | ArtifactsPlace
 
 
 def data_file(file_id: FileId) -> str:
@@ -22,5 +62,32 @@ def manifest(prefix: str) -> str:
     return f"{prefix}MANIFEST.json"
 
 
+def artifacts(job_id: JobId, attempt: int) -> str:
+    """Prefix of what one attempt has published."""
+    return f"jobs/{job_id}/artifacts/a{attempt:04d}/"
+
+
 def artifact(job_id: JobId, attempt: int, name: str) -> str:
-    return f"jobs/{job_id}/artifacts/a{attempt:04d}/{name}"
+    return f"{artifacts(job_id, attempt)}{name}"
+
+
+def probe(nonce: str) -> str:
+    return f"{PROBES}{nonce}"
+
+
+def data_file_of(key: str) -> FileId | None:
+    """Whose bytes the object is; None for a key that `data_file` does not make."""
+    match = _DATA_FILE.fullmatch(key)
+    return None if match is None else FileId(match[1])
+
+
+def place_of(key: str) -> Place | None:
+    """Where in a job's prefix the object lies; None for a key that neither `checkpoint` nor `artifact` makes."""
+    place: Place
+    if match := _CHECKPOINT.fullmatch(key):
+        place = CheckpointPlace(JobId(match[1]), int(match[2]), int(match[3]))
+    elif match := _ARTIFACT.fullmatch(key):
+        place = ArtifactsPlace(JobId(match[1]), int(match[2]))
+    else:
+        return None
+    return place if key.startswith(place.prefix) else None

@@ -189,6 +189,15 @@ class Cost(Frozen):
     """Steps that were trained again because they were not durable when an attempt ended."""
 
 
+class ResumeAuditFacts(Frozen):
+    """Steps that the attempt did again, compared with what an earlier one had recorded of them."""
+
+    steps_compared: int
+    steps_equal: int
+    exact: bool
+    """Whether every number of every compared step was equal to the last bit."""
+
+
 class AttemptFacts(Frozen):
     attempt: int
     started_at: int
@@ -197,6 +206,8 @@ class AttemptFacts(Frozen):
     last_step: int
     ended: str
     """`succeeded`, or the status reason: `preempted`, `worker_lost`, ..."""
+    resume_audit: ResumeAuditFacts | None
+    """Null for the first attempt, and for one that ended before it could be told."""
 
 
 class ArtifactFacts(Frozen):

@@ -133,12 +133,14 @@ class CheckpointSpec(Frozen):
     keep: int = Field(3, ge=1, le=1000)
     """How many of the newest stay; the best and those that are pinned stay beside them."""
 
-    @field_validator("every_minutes")
+    @field_validator("every_minutes", mode="before")
     @classmethod
-    def _is_a_time(cls, value: float | Literal["auto"] | None) -> float | Literal["auto"] | None:
-        if isinstance(value, float) and not 0 < value <= 10_080:
-            raise ValueError("every_minutes is above 0 and at most 10080 (a week)")
-        return value
+    def _is_a_time(cls, value: object) -> object:
+        """Before the union is tried: each of its branches would report the same mistake in words of its own."""
+        is_time = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 10_080
+        if is_time or value in (None, "auto"):
+            return value
+        raise ValueError("must be `auto`, null, or a number above 0 and at most 10080 (a week)")
 
 
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]

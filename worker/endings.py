@@ -1,5 +1,6 @@
 """How an attempt ended, and what that means for the job. The one place where an exit becomes a status."""
 
+import errno
 import socket
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +28,7 @@ class EndingKind(StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
+    PAUSED = "paused"
     FAILED = "failed"
 
 
@@ -55,7 +57,9 @@ class Ending:
 
     @classmethod
     def unfit(cls, error: OSError) -> Self:
-        """This machine cannot run it; another one may."""
+        """This machine cannot run it; another one may, unless it is only that the disk is full."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return cls.failed(disk_full(f"The disk of worker {socket.gethostname()} is full: {error}."))
         return cls.failed(
             FailureDetail(
                 reason=StatusReason.WORKER_UNFIT,
@@ -67,7 +71,25 @@ class Ending:
         )
 
 
-def name_ending(run: RunDirectory, exit_code: int, *, preempted: bool, cancelled: bool) -> Ending:
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """Why the trainer was told to stop, if it was; more than one may be true."""
+
+    cancelled: bool = False
+    paused: bool = False
+    preempted: bool = False
+
+    @property
+    def ending(self) -> Ending | None:
+        """A cancel is for good, a pause is a person's word, and a preemption only moves the job."""
+        if self.cancelled:
+            return Ending(EndingKind.CANCELLED)
+        if self.paused:
+            return Ending(EndingKind.PAUSED)
+        return Ending(EndingKind.PREEMPTED) if self.preempted else None
+
+
+def name_ending(run: RunDirectory, exit_code: int, wished: Wished) -> Ending:
     """What happened, from what the trainer left. A wish to stop explains any exit but a finish.
 
     A trainer that stopped without our wish was told by the machine: all its processes are, when it shuts down.
@@ -76,9 +98,9 @@ def name_ending(run: RunDirectory, exit_code: int, *, preempted: bool, cancelled
     outcome = run.read_outcome()
     if outcome is not None and outcome.kind == "finished":
         return Ending(EndingKind.FINISHED, summary=outcome.summary)
-    if cancelled:
-        return Ending(EndingKind.CANCELLED)
-    if preempted or (outcome is not None and outcome.kind == "stopped"):
+    if wished.ending is not None:
+        return wished.ending
+    if outcome is not None and outcome.kind == "stopped":
         return Ending(EndingKind.PREEMPTED)
     if outcome is not None and outcome.failure is not None:
         return Ending.failed(outcome.failure)
@@ -101,6 +123,8 @@ def record(
             _record_cancelled(sessions, lease)
         case EndingKind.PREEMPTED:
             _record_preempted(sessions, lease, settings)
+        case EndingKind.PAUSED:
+            _record_paused(sessions, lease)
         case EndingKind.FAILED:
             assert ending.failure is not None
             _record_failed(sessions, lease, ending.failure, settings)
@@ -122,12 +146,11 @@ def _record_cancelled(sessions: Sessions, lease: Lease) -> None:
 def _record_preempted(sessions: Sessions, lease: Lease, settings: Settings) -> None:
     with sessions.begin() as session:
         leases.hold(session, lease)
-        job = session.get_one(Job, lease.job_id)
+        job = session.get_one(Job, lease.job_id, populate_existing=True)
         preemptions = job.preemptions + 1
         if preemptions < settings.max_preemptions:
-            safe = f"step {job.durable_step} is safe" if job.durable_step else "no step was safe yet"
-            message = f"Its worker is going away; {safe}, and the next worker goes on from there."
-            values = {"preemptions": preemptions, "hinted_at": None}
+            message = f"Its worker is going away. {_what_is_safe(job)}"
+            values = {"preemptions": preemptions, "hinted_at": None, "data": _safety(job)}
             leases.release(session, lease, reason=StatusReason.PREEMPTED, message=message, **values)
             return
         message = f"The job was preempted {preemptions} times, which is the limit."
@@ -143,10 +166,43 @@ def _record_preempted(sessions: Sessions, lease: Lease, settings: Settings) -> N
         )
 
 
+def _record_paused(sessions: Sessions, lease: Lease) -> None:
+    with sessions.begin() as session:
+        leases.hold(session, lease)
+        job = session.get_one(Job, lease.job_id, populate_existing=True)
+        if job.pause_requested_at is None:
+            message = f"Resumed while the trainer was stopping. {_what_is_safe(job)}"
+            leases.release(session, lease, reason=StatusReason.USER_PAUSED, message=message, hinted_at=None)
+            return
+        message = f"The job is paused. {_what_is_safe(job)}"
+        leases.pause(session, lease, reason=StatusReason.USER_PAUSED, message=message, data=_safety(job))
+
+
+def _what_is_safe(job: Job) -> str:
+    if not job.durable_step:
+        return "No checkpoint had been made: it will begin at the start."
+    redone = job.step - job.durable_step
+    again = f"; {redone} steps after it will be done again" if redone > 0 else ", and nothing will be done again"
+    return f"Step {job.durable_step} is safe{again}."
+
+
+def _safety(job: Job) -> dict[str, int | None]:
+    return {
+        "step": job.step,
+        "durable_step": job.durable_step,
+        "redone_steps": max(0, job.step - (job.durable_step or 0)),
+    }
+
+
 def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, settings: Settings) -> None:
     with sessions.begin() as session:
         leases.hold(session, lease)
-        failures = session.get_one(Job, lease.job_id).failures + 1
+        job = session.get_one(Job, lease.job_id, populate_existing=True)
+        if failure.reason is StatusReason.DISK_FULL:
+            message = f"Paused: {failure.message} {_what_is_safe(job)} {failure.fix or ''}".rstrip()
+            leases.pause(session, lease, reason=failure.reason, message=message, data=_safety(job))
+            return
+        failures = job.failures + 1
         if failure.retryable and failures < settings.max_failures:
             message = f"Failure {failures} of {settings.max_failures}: {failure.message}"
             leases.release(session, lease, reason=failure.reason, message=message, failures=failures)
@@ -160,6 +216,15 @@ def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, set
             error={"code": failure.code, "message": failure.message, "param": None, "fix": failure.fix},
             failures=failures,
         )
+
+
+def disk_full(message: str) -> FailureDetail:
+    return FailureDetail(
+        reason=StatusReason.DISK_FULL,
+        code="disk_full",
+        message=message,
+        fix="Make room (PODIUM_RUNS_DIR on the worker, or the object store), then resume the job.",
+    )
 
 
 def _reason(error: ServiceError) -> StatusReason:

@@ -15,6 +15,7 @@ from typing import Self
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from core.activity import Activity
 from core.db import leases
 from core.db.leases import Lease, LeaseLost
 from core.db.session import Sessions
@@ -29,7 +30,8 @@ LAST_BEAT_S = 1.0
 
 
 class Heartbeat:
-    """A context: beats inside the block. `on_lost` and `on_cancel` are called once each, from its threads.
+    """A context: beats inside the block. `on_lost`, `on_cancel` and `on_pause` are called once each, from its threads;
+    `activity` is asked at each beat.
 
     `claimed_at` is this process's monotonic clock just before the lease was asked for.
     """
@@ -43,16 +45,21 @@ class Heartbeat:
         claimed_at: float,
         on_lost: Callable[[], None],
         on_cancel: Callable[[], None],
+        on_pause: Callable[[], None] = lambda: None,
+        activity: Callable[[], Activity | None] = lambda: None,
     ) -> None:
         self._sessions = sessions
         self._lease = lease
         self._settings = settings
         self._on_lost = on_lost
         self._on_cancel = on_cancel
+        self._on_pause = on_pause
+        self._activity = activity
         self._ended = threading.Event()
         self._losing = threading.Lock()
         self.lost = threading.Event()
         self.cancelled = threading.Event()
+        self.paused = threading.Event()
         self._deadline = self._next_deadline(claimed_at)
         self._threads = [
             _thread("lease-renewer", self._renew_until_ended),
@@ -85,7 +92,8 @@ class Heartbeat:
         asked_at = time.monotonic()
         try:
             with self._sessions.begin() as session:
-                wishes = leases.renew(session, self._lease, ttl_s=self._settings.lease_ttl_s)
+                ttl_s = self._settings.lease_ttl_s
+                wishes = leases.renew(session, self._lease, ttl_s=ttl_s, activity=self._activity())
         except LeaseLost:
             self._lose("lease_lost")
             return 0.0
@@ -96,6 +104,9 @@ class Heartbeat:
         if wishes.cancel and not self.cancelled.is_set():
             self.cancelled.set()
             self._on_cancel()
+        if wishes.pause and not self.paused.is_set():
+            self.paused.set()
+            self._on_pause()
         return self._settings.lease_renew_s
 
     def _guard_until_ended(self) -> None:

@@ -1,6 +1,7 @@
 """Lays out a run directory: data, reward sources, the newest whole checkpoint, the baseline of an earlier attempt."""
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from core.db.session import Sessions
 from core.errors import InvalidReward, NotFound
 from core.results import Evaluation
 from core.settings import Settings
-from core.spec import DataRef, ModelSource, PinnedReward
-from core.storage.store import ObjectStore
+from core.spec import CheckpointRef, DataRef, ModelSource, PinnedReward
+from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, require_digest
 from worker import checkpoints
 from worker.run_directory import RunDirectory, RunPlan
 
@@ -26,6 +27,13 @@ class ModelGone(NotFound):
 
     code = "model_not_registered"
     default_fix = "Add the model to PODIUM_MODELS on this worker, as on the API."
+
+
+class CheckpointGone(NotFound):
+    """The checkpoint that a branch begins with cannot be fetched whole."""
+
+    code = "checkpoint_gone"
+    default_fix = "Branch from another checkpoint: GET /v1/fine_tuning/jobs/{id}/checkpoints lists those there are."
 
 
 def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Settings, run: RunDirectory) -> None:
@@ -40,6 +48,8 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
         _fetch_data(store, lease.spec.held_out, run.held_out_file)
     _write_rewards(sessions, lease, run)
     _write_baseline(sessions, lease, run)
+    if lease.spec.start_from is not None:
+        _fetch_start(store, lease.spec.start_from, run.start)
     step = checkpoints.restore_newest(sessions, store, lease, run.resume)
     if lease.attempt > 1:
         _note_resume(sessions, lease, step)
@@ -50,6 +60,8 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
             spec=lease.spec,
             model_path=_model_path(lease, settings),
             resume_step=step,
+            stop_grace_s=settings.stop_grace_s,
+            mean_time_between_preemptions_s=settings.mean_time_between_preemptions_s,
         )
     )
 
@@ -63,6 +75,19 @@ def _remove_up_to(own: Path) -> None:
 
 def _fetch_data(store: ObjectStore, data: DataRef, path: Path) -> None:
     store.get_file(keys.data_file(data.file_id), path, sha256=data.sha256)
+
+
+def _fetch_start(store: ObjectStore, start: CheckpointRef, folder: Path) -> None:
+    """The weights and their configuration; the optimizer and all else of the other job's run stay behind."""
+    try:
+        manifest = store.get_bytes(keys.manifest(start.prefix))
+        require_digest(hashlib.sha256(manifest).hexdigest(), start.manifest_sha256, "The manifest")
+        for file in json.loads(manifest)["files"]:
+            if file["name"].endswith((".safetensors", ".json")):
+                store.get_file(start.prefix + file["name"], folder / file["name"], sha256=file["sha256"])
+    except (ObjectNotFound, DigestMismatch) as error:
+        message = f"Step {start.step} of {start.job_id}, with which the job begins, is gone or damaged: {error}"
+        raise CheckpointGone(message, param="model") from error
 
 
 def _write_rewards(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:

@@ -19,6 +19,7 @@ from core.results import (
     JobResults,
     ModelFacts,
     Parameters,
+    ResumeAuditFacts,
     RewardFacts,
     Tokens,
 )
@@ -44,12 +45,7 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
     scores = {name: verdict.score(name, evaluation) for name, evaluation in facts.evaluations.items()}
     return JobResults(
         job=_job(facts),
-        model=ModelFacts(
-            base=spec.model.name,
-            revision=spec.model.revision,
-            method=spec.adapter.method.value,
-            adapter_sha256=_weights_digest(facts.artifacts),
-        ),
+        model=_model(spec, facts),
         data=_data(spec, summary),
         rewards=_rewards(spec),
         seed=spec.seed,
@@ -98,6 +94,15 @@ def _job(facts: LedgerFacts) -> JobFacts:
     )
 
 
+def _model(spec: JobSpec, facts: LedgerFacts) -> ModelFacts:
+    return ModelFacts(
+        base=spec.model.name,
+        revision=spec.model.revision,
+        method=spec.adapter.method.value,
+        adapter_sha256=_weights_digest(facts.artifacts),
+    )
+
+
 def _data(spec: JobSpec, summary: Summary) -> DataFacts:
     held_out = spec.held_out
     return DataFacts(
@@ -141,9 +146,17 @@ def _attempts(facts: LedgerFacts) -> tuple[AttemptFacts, ...]:
             resumed_from_step=attempt.resumed_from_step,
             last_step=attempt.last_step,
             ended=attempt.ended or "succeeded",
+            resume_audit=_audit(attempt),
         )
         for attempt in facts.attempts
     )
+
+
+def _audit(attempt: JobAttempt) -> ResumeAuditFacts | None:
+    report = attempt.resume_audit
+    if report is None:
+        return None
+    return ResumeAuditFacts(**{name: report[name] for name in ResumeAuditFacts.model_fields})
 
 
 def _best(

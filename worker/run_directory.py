@@ -3,7 +3,9 @@
     spec.json                  in   what to run (`RunPlan`)
     data/ rewards/             in   the data sets and the reward sources
     resume/                    in   the checkpoint to go on from, if any
+    start/                     in   the weights of another job's checkpoint to begin with, if any
     evaluations/baseline.json  in   the baseline of an earlier attempt, if any: reused, never graded again
+    pulse.json                 out  what the trainer does at this moment (`Pulse`), replaced at each change
     journal.jsonl              out  what happened, one entry a line, in order (`JournalEntry`)
     checkpoints/step-N/        out  appear whole, by rename
     evaluations/NAME.json      out  every task's answers and rewards (`Evaluation`)
@@ -17,6 +19,7 @@ The trainer knows nothing else of the world: no database, queue or bucket.
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +34,8 @@ from core.status import Stage, StatusReason
 
 STOPPED_EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the trainer stopped because it was told to, at a step boundary, with a checkpoint."""
+STACKS_SIGNAL = signal.SIGUSR1
+"""A trainer answers it with the stacks of all its threads, in its log."""
 FAILED_EXIT_CODE = 70
 """EX_SOFTWARE: the run failed, and outcome.json says why."""
 
@@ -132,6 +137,22 @@ class RunPlan(BaseModel):
     """Folder of an operator's model; unset means the Hub, at `spec.model.revision`."""
     resume_step: int | None = None
     """Step of the checkpoint in resume/; unset means a run from the start."""
+    stop_grace_s: float = 25.0
+    """What SIGTERM grants before the trainer is killed."""
+    mean_time_between_preemptions_s: float = 4 * 3600.0
+
+
+class Pulse(BaseModel):
+    """A sign of life: which phase the trainer is in, and since when."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    phase: str
+    since: float
+    """Seconds of CLOCK_MONOTONIC, which all processes of a machine share (clock_gettime(2))."""
+    longest_s: float | None = None
+    """The longest that this phase has taken in this process; null until it has ended once."""
+    step: int = 0
+    """Optimizer steps that are done."""
 
 
 class FailureDetail(BaseModel):
@@ -216,6 +237,10 @@ class RunDirectory:
         return self.path / "resume"
 
     @property
+    def start(self) -> Path:
+        return self.path / "start"
+
+    @property
     def journal(self) -> Path:
         return self.path / "journal.jsonl"
 
@@ -253,10 +278,13 @@ class RunDirectory:
         return _read(path, _EVALUATION) if path.exists() else None
 
     def append(self, entry: JournalEntry) -> None:
-        """Add one line; a reader sees all of it or waits for the rest."""
+        """Add one line; a reader sees all of it or waits for the rest.
+
+        One write(2): a signal handler that adds a line of its own cannot come between two halves of another.
+        """
         line = entry.model_dump_json() + "\n"
-        with self.journal.open("a", encoding="utf-8") as file:
-            file.write(line)
+        with self.journal.open("ab", buffering=0) as file:
+            file.write(line.encode())
 
     def read_journal(self, offset: int = 0) -> Iterator[tuple[JournalEntry, int]]:
         """The whole lines from byte `offset` on, each with the offset behind it. Raises `RunUnreadable`."""
@@ -269,6 +297,19 @@ class RunDirectory:
                     return
                 offset += len(line)
                 yield _parse(_ENTRY, line, self.journal), offset
+
+    def write_pulse(self, pulse: Pulse) -> None:
+        """Not synced: it speaks of this moment only."""
+        draft = self.path / ".pulse"
+        draft.write_text(pulse.model_dump_json())
+        draft.rename(self.path / "pulse.json")
+
+    def read_pulse(self) -> Pulse | None:
+        """The newest; None before the first."""
+        try:
+            return _read(self.path / "pulse.json", _PULSE)
+        except FileNotFoundError:
+            return None
 
     def write_outcome(self, outcome: Outcome) -> None:
         write_atomically(self.path / "outcome.json", outcome.model_dump_json(indent=1))
@@ -288,6 +329,7 @@ _T = TypeVar("_T")
 _PLAN = TypeAdapter(RunPlan)
 _OUTCOME = TypeAdapter(Outcome)
 _EVALUATION = TypeAdapter(Evaluation)
+_PULSE = TypeAdapter(Pulse)
 
 
 def write_atomically(path: Path, text: str) -> None:

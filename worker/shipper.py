@@ -17,8 +17,9 @@ from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.session import LEDGER_AWAY, Sessions
 from core.failpoints import failpoint
-from core.storage.store import ObjectStore
+from core.storage.store import ObjectStore, StoreError
 from worker import checkpoints
+from worker.audit import ResumeAudit
 from worker.run_directory import (
     CheckpointSaved,
     EvaluationDone,
@@ -44,9 +45,14 @@ class Shipper:
         self._lease = lease
         self._run = run
         self._offset = 0
+        self._audit = ResumeAudit()
+        self._audit_ends_at: int | None = None
+        """The last step that an earlier attempt reported, or this one's first."""
         self._waiting: list[CheckpointSaved] = []
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
         self._upload: Future[None] | None = None
+        self.store_is_away = False
+        """Whether the newest upload failed of the store."""
 
     def ship(self) -> None:
         """Write what is new. A ledger or store that is away is noted, and tried again by the next call.
@@ -92,6 +98,7 @@ class Shipper:
             case StageStarted():
                 self._write_stage(session, entry)
             case StepDone():
+                self._audit_step(session, entry)
                 progress.add_step(session, self._lease, entry.step, entry.metrics)
             case RolloutsDone():
                 rollouts = [rollout.model_dump(mode="json") for rollout in entry.rollouts]
@@ -102,6 +109,22 @@ class Shipper:
                 self._add_event(session, entry.code, entry.message, level=entry.level, data=entry.data)
             case CheckpointSaved():
                 log.debug("checkpoint_waits_for_upload", step=entry.step)
+
+    def _audit_step(self, session: Session, entry: StepDone) -> None:
+        """Compare a step that an earlier attempt did too, and tell the result after the last of them."""
+        if self._lease.attempt == 1:
+            return
+        if self._audit_ends_at is None:
+            first = (self._run.read_plan().resume_step or 0) + 1
+            self._audit_ends_at = max(first, progress.last_step_before(session, self._lease))
+        recorded = progress.recorded_metrics(session, self._lease, entry.step)
+        if recorded is not None:
+            self._audit.compare(entry.step, recorded, entry.metrics)
+        if entry.step == self._audit_ends_at:
+            report = self._audit.report()
+            progress.set_audit(session, self._lease, report)
+            level = "info" if report["exact"] else "warn"
+            self._add_event(session, "resume_audit", self._audit.sentence(self._lease.spec), level=level, data=report)
 
     def _write_stage(self, session: Session, entry: StageStarted) -> None:
         progress.set_stage(session, self._lease, entry.stage)
@@ -122,12 +145,15 @@ class Shipper:
         events.add(session, self._lease.job_id, code=code, message=message, level=level, data=data)
 
     def _start_upload(self) -> None:
-        """One upload at a time. Where the store is slower than the trainer, only the newest and the best matter."""
+        """One upload at a time. Where the store is slower than the trainer, only the newest and the best matter:
+        so however long it is away, no more than three checkpoints are on the disk.
+        """
         if self._upload is not None:
             if not self._upload.done():
                 return
             self._finish_upload(self._upload)
-        for skipped in [entry for entry in self._waiting[:-1] if not entry.is_best]:
+        best = max((entry.step for entry in self._waiting if entry.is_best), default=None)
+        for skipped in [entry for entry in self._waiting[:-1] if entry.step != best]:
             self._waiting.remove(skipped)
             shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
         if self._waiting:
@@ -139,6 +165,7 @@ class Shipper:
     def _finish_upload(self, upload: Future[None]) -> None:
         self._upload = None
         error = upload.exception()
+        self.store_is_away = isinstance(error, StoreError)
         if error is None:
             done = self._waiting.pop(0)
             shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)

@@ -3,7 +3,9 @@
 Claim the lease, lay out the run directory, start the trainer, ship what it writes, and name the outcome. A heartbeat
 keeps the lease; when it is lost, the trainer is killed and nothing more is written.
 
-SIGTERM means that this machine is going away: the trainer saves, and the job goes back to the queue at once.
+SIGTERM, or a notice of the machine's cloud, means that this machine is going away: the trainer saves if there is time
+for that, and the job goes back to the queue at once. A pause gives it the time that it needs. A trainer that hangs is
+ended by the watchdog.
 """
 
 import logging
@@ -14,9 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 
+from core.activity import Activity
 from core.db import leases
 from core.db.leases import Lease, LeaseLost
 from core.db.session import LEDGER_AWAY, Sessions, make_sessions
@@ -27,13 +31,14 @@ from core.logging import configure_logging
 from core.settings import Settings, get_settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore, StoreUnavailable
-from worker import inputs, stop_signals
-from worker.endings import Ending, EndingKind, name_ending, record
+from worker import inputs, preemption, stop_signals
+from worker.endings import Ending, EndingKind, Wished, name_ending, record
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
-from worker.run_directory import RunDirectory
+from worker.run_directory import RunDirectory, RunUnreadable, tail
 from worker.shipper import Shipper
 from worker.trainer_process import TrainerProcess
+from worker.watchdog import Hang, Watchdog
 
 log = structlog.get_logger()
 
@@ -44,6 +49,9 @@ LAST_UPLOAD_S = 5.0
 FENCED_EXIT_S = 5.0
 """After this long a fenced supervisor that hangs in a call (a silent server) ends by force."""
 FENCED_EXIT_CODE = 76
+STACKS_S = 2.0
+"""For a hung trainer to write down where it waits."""
+TRAINER = "trainer"
 
 
 def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: Settings) -> None:
@@ -51,6 +59,10 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
 
     Stop signals are blocked from before the claim: between it and somebody who listens, one would leave a lease behind.
     """
+    source = preemption.make_source(settings)
+    if preemption.is_noticed(source):
+        log.info("job_left_for_others", job_id=job_id)
+        return
     with stop_signals.blocked():
         claimed_at = time.monotonic()
         with sessions.begin() as session:
@@ -67,14 +79,30 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
         failpoint("claim.committed")
         structlog.contextvars.bind_contextvars(job_id=job_id, attempt=lease.attempt)
         try:
-            Attempt(sessions, store, lease, settings, claimed_at=claimed_at).run()
+            Attempt(sessions, store, lease, settings, source, claimed_at=claimed_at).run()
         except LeaseLost:
             log.warning("attempt_fenced")
 
 
+@dataclass(slots=True)
+class Doing:
+    """What the supervisor itself is at; while the trainer runs, that one's pulse says more."""
+
+    phase: str
+    since: float = field(default_factory=time.time)
+    waiting_for: str | None = None
+
+
 class Attempt:
     def __init__(
-        self, sessions: Sessions, store: ObjectStore, lease: Lease, settings: Settings, *, claimed_at: float
+        self,
+        sessions: Sessions,
+        store: ObjectStore,
+        lease: Lease,
+        settings: Settings,
+        source: preemption.Source | None = None,
+        *,
+        claimed_at: float,
     ) -> None:
         self._sessions = sessions
         self._store = store
@@ -82,9 +110,20 @@ class Attempt:
         self._settings = settings
         self._run = RunDirectory(settings.runs_dir / lease.job_id / f"a{lease.attempt:04d}")
         self._trainer = TrainerProcess(self._run, settings)
+        self._watchdog = Watchdog(settings)
+        self._hang: Hang | None = None
+        self._doing = Doing("fetching_inputs")
         self._heartbeat = Heartbeat(
-            sessions, lease, settings, claimed_at=claimed_at, on_lost=self._fence, on_cancel=self._cancel
+            sessions,
+            lease,
+            settings,
+            claimed_at=claimed_at,
+            on_lost=self._fence,
+            on_cancel=self._cancel,
+            on_pause=self._trainer.pause,
+            activity=self._activity,
         )
+        self._notices = preemption.PreemptionWatch(source, settings, on_notice=self._heed)
         self._forced_exit = threading.Timer(FENCED_EXIT_S, os._exit, [FENCED_EXIT_CODE])
         self._forced_exit.daemon = True
         self._preempted_at: float | None = None
@@ -94,7 +133,7 @@ class Attempt:
     def run(self) -> None:
         """Raises `LeaseLost` when the job is somebody else's now."""
         try:
-            with stop_signals.listening(self._preempt), self._heartbeat:
+            with stop_signals.listening(self._preempt), self._notices, self._heartbeat:
                 ending = self._work()
                 self._record(ending)
         finally:
@@ -107,7 +146,7 @@ class Attempt:
             return self._train()
         except ServiceError as error:
             log.warning("attempt_refused", code=error.code, error=error.message)
-            return self._wished() or Ending.refused(error)
+            return self._wished.ending or Ending.refused(error)
         except OSError as error:
             log.warning("worker_unfit", error=str(error))
             return Ending.unfit(error)
@@ -121,15 +160,32 @@ class Attempt:
     def _train(self) -> Ending:
         shipper = Shipper(self._sessions, self._store, self._lease, self._run)
         try:
+            self._watchdog.start()
             self._trainer.start()
+            self._doing = Doing(TRAINER)
             while (code := self._trainer.wait(self._settings.supervisor_poll_s)) is None:
                 shipper.ship()
+                self._doing.waiting_for = "store" if shipper.store_is_away else None
+                self._look_for_hang()
             log.info("trainer_ended", exit_code=code)
+            self._doing = Doing("uploading")
             self._drain(shipper)
         finally:
             shipper.close()
-        preempted, cancelled = self._preempted_at is not None, self._heartbeat.cancelled.is_set()
-        return name_ending(self._run, code, preempted=preempted, cancelled=cancelled)
+        if self._hang is not None and self._wished.ending is None:
+            return Ending.failed(self._hang.failure(tail(self._run.log)))
+        return name_ending(self._run, code, self._wished)
+
+    def _look_for_hang(self) -> None:
+        """A trainer that was told to go has its own time limit; one that pauses is watched on."""
+        if self._hang is not None or self._preempted_at is not None or self._cancelled_at is not None:
+            return
+        self._hang = self._watchdog.look(self._run.read_pulse())
+        if self._hang is not None:
+            log.warning("trainer_hung", phase=self._hang.pulse.phase, stuck_s=round(self._hang.stuck_s, 1))
+            self._trainer.show_stacks()
+            self._trainer.wait(STACKS_S)
+            self._trainer.kill()
 
     def _drain(self, shipper: Shipper) -> None:
         """Ship the rest, for as long as the lease stands and patience lasts."""
@@ -141,11 +197,12 @@ class Attempt:
             shipper.ship()
 
     def _record(self, ending: Ending) -> None:
+        self._doing = Doing("publishing")
         try:
             self._patiently(lambda: self._write(ending))
         except ServiceError as error:
             log.warning("run_not_published", code=error.code, error=error.message)
-            instead = self._wished() or Ending.refused(error)
+            instead = self._wished.ending or Ending.refused(error)
             self._patiently(lambda: self._write(instead))
 
     def _write(self, ending: Ending) -> None:
@@ -158,8 +215,10 @@ class Attempt:
             try:
                 return do()
             except LEDGER_AWAY as error:
+                self._doing.waiting_for = "ledger"
                 log.warning("ledger_unreachable", error=str(error).splitlines()[0])
             except StoreUnavailable as error:
+                self._doing.waiting_for = "store"
                 log.warning("store_unreachable", error=error.message)
                 if self._is_out_of_patience(began_at):
                     raise
@@ -173,10 +232,31 @@ class Attempt:
             return time.monotonic() > waiting_since + PATIENCE_S
         return time.monotonic() > max(min(told_at) + self._settings.stop_grace_s, waiting_since + LAST_UPLOAD_S)
 
-    def _wished(self) -> Ending | None:
-        if self._heartbeat.cancelled.is_set():
-            return Ending(EndingKind.CANCELLED)
-        return Ending(EndingKind.PREEMPTED) if self._preempted_at is not None else None
+    @property
+    def _wished(self) -> Wished:
+        return Wished(
+            cancelled=self._heartbeat.cancelled.is_set(),
+            paused=self._heartbeat.paused.is_set(),
+            preempted=self._preempted_at is not None,
+        )
+
+    def _activity(self) -> Activity | None:
+        """Asked by the heartbeat's thread: what the row says of this run."""
+        doing = self._doing
+        if doing.phase != TRAINER:
+            return Activity(phase=doing.phase, since=doing.since, waiting_for=doing.waiting_for)
+        try:
+            pulse = self._watchdog.current(self._run.read_pulse())
+        except RunUnreadable:
+            return None
+        return Activity(
+            phase=pulse.phase,
+            since=time.time() - (time.monotonic() - pulse.since),
+            step=pulse.step + 1,
+            longest_s=pulse.longest_s,
+            deadline_s=self._watchdog.deadline_s(pulse),
+            waiting_for=doing.waiting_for,
+        )
 
     def _fence(self) -> None:
         """Called by the heartbeat's threads: the lease is lost, or will be before it can be renewed."""
@@ -187,6 +267,11 @@ class Attempt:
         """Called once by the heartbeat's thread."""
         self._cancelled_at = time.monotonic()
         self._trainer.stop()
+
+    def _heed(self, notice: preemption.Notice) -> None:
+        """Called once by the thread that asks the machine's cloud."""
+        log.warning("preemption_notice", source=notice.source, reason=notice.reason, goes_at=notice.goes_at)
+        self._preempt()
 
     def _preempt(self) -> None:
         """Called by the thread that hears signals: this machine is going away.

@@ -14,7 +14,7 @@ import structlog
 from core import failpoints
 from core.settings import Settings
 from worker.parent import killed_with_parent, parent_environment
-from worker.run_directory import RunDirectory
+from worker.run_directory import STACKS_SIGNAL, RunDirectory
 
 log = structlog.get_logger()
 
@@ -73,6 +73,20 @@ class TrainerProcess:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def pause(self) -> None:
+        """Ask for a stop at the next step boundary, with as much time as that takes."""
+        with self._lock:
+            self._forbidden = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+                log.info("trainer_told_to_pause", pid=self._process.pid)
+
+    def show_stacks(self) -> None:
+        """Let it write the stacks of all its threads into trainer.log, if it still can."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(STACKS_SIGNAL)
 
     def stop(self) -> None:
         """Ask for a stop at the next step boundary, and see to it that it comes within the grace."""

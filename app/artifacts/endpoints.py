@@ -10,12 +10,12 @@ from app.auth import CallerDep
 from app.dependencies import SessionsDep, StoreDep
 from app.downloads import DOWNLOAD_RESPONSES, download, download_assembled
 from app.errors import error_responses
+from app.jobs.checkpoint_endpoints import StepPath
 from app.jobs.endpoints import JobIdPath
 from app.routing import resource_router
 
 router = resource_router("/v1/fine_tuning/jobs/{job_id}", tag="artifacts")
 
-StepPath = Annotated[int, Path(ge=0, lt=2**31, description="A durable step of the job.")]
 _RESPONSES = {**DOWNLOAD_RESPONSES, **error_responses(409)}
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from sqlalchemy.orm import Session
-
 from app.artifacts.tar_stream import Member, VirtualTar
 from app.downloads import Content, Download, OpenRange
+from app.jobs.checkpoints import require_checkpoint
 from app.jobs.service import require_job
-from core.db import checkpoints, progress
-from core.db.models import Artifact, Checkpoint, Job
+from core.db import progress
+from core.db.models import Artifact, Job
 from core.db.session import Sessions
 from core.errors import NotFound, NotReady
 from core.ids import JobId, TenantId
@@ -29,11 +28,6 @@ _TRAINER_ONLY = frozenset({"trainer_state.json", "MANIFEST.json"})
 class ArtifactNotFound(NotFound):
     code = "artifact_not_found"
     default_fix = "GET .../artifacts lists what the job has made so far."
-
-
-class CheckpointNotFound(NotFound):
-    code = "checkpoint_not_found"
-    default_fix = "GET .../checkpoints lists the durable steps."
 
 
 def artifacts(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> list[Artifact]:
@@ -73,7 +67,7 @@ def checkpoint_adapter(
     """The adapter as it was at a durable step."""
     with sessions() as session:
         require_job(session, tenant_id, job_id)
-        checkpoint = _checkpoint(session, job_id, step)
+        checkpoint = require_checkpoint(session, job_id, step)
     members = (
         Member(
             f"{ADAPTER}{file['name']}",
@@ -85,13 +79,6 @@ def checkpoint_adapter(
         if _is_loaded(file["name"])
     )
     return _archive(f"{job_id}-step-{step}-adapter.tar", members)
-
-
-def _checkpoint(session: Session, job_id: JobId, step: int) -> Checkpoint:
-    found = checkpoints.at_step(session, job_id, step)
-    if found is None:
-        raise CheckpointNotFound(f"The job has no durable checkpoint of step {step}.", param="step")
-    return found
 
 
 def _is_loaded(name: str) -> bool:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from app.jobs import branch
 from app.jobs.facts import Facts
+from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
@@ -21,6 +23,26 @@ class DataFileNotFound(InvalidRequest):
 class RewardNotFound(InvalidRequest):
     code = "reward_not_found"
     status = 404
+
+
+class BranchPointNotFound(InvalidRequest):
+    """`model` names a checkpoint, or a trained model, that is not there, or belongs to somebody else."""
+
+    code = branch.NOT_FOUND
+    status = 404
+
+
+class CheckpointGone(InvalidRequest):
+    """`model` names a checkpoint that was given up by retention, or that is damaged."""
+
+    code = branch.GONE
+    status = 409
+
+
+class AdapterDiffers(InvalidRequest):
+    """An adapter setting that the weights of the checkpoint do not have."""
+
+    code = "adapter_differs"
 
 
 class MissingColumn(InvalidRequest):
@@ -42,6 +64,9 @@ _KINDS: dict[str, type[InvalidRequest]] = {
     for kind in (
         DataFileNotFound,
         RewardNotFound,
+        BranchPointNotFound,
+        CheckpointGone,
+        AdapterDiffers,
         MissingColumn,
         TooFewHeldOutTasks,
         TooFewRows,
@@ -61,6 +86,9 @@ def refusal(problems: Sequence[Problem]) -> InvalidRequest:
 def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
     """What is wrong with the job, its model apart; in the order of the body's fields."""
     problems = [*facts.problems, *_same_file(body), *_missing_columns(facts), *_weights(plan, facts)]
+    if facts.start is not None and isinstance(body.method.chosen, GrpoMethod):
+        field = plan.path("adapter")
+        problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)
     if facts.training is None or (body.validation_file is not None and facts.held_out is None):
         return problems
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)

@@ -1,4 +1,4 @@
-"""`/v1/fine_tuning/jobs`: submit (or preview), list, read, cancel."""
+"""`/v1/fine_tuning/jobs`: submit (or preview), list, read; cancel, pause, resume."""
 
 import re
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from app.auth import CallerDep
 from app.dependencies import SessionsDep, SettingsDep
 from app.errors import error_responses
 from app.idempotency import IdempotencyDep
-from app.jobs import service
+from app.jobs import service, wishes
 from app.jobs.replies import JobObject, JobPreview
 from app.jobs.schemas import JobCreate
 from app.jobs.service import Submission
@@ -90,4 +90,22 @@ def get_job(sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath) -> JobO
 @router.post("/{job_id}/cancel", summary="Cancel a job", responses=error_responses(404, 409))
 def cancel_job(sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath) -> JobObject:
     """Record the wish. A waiting job is cancelled at once, a running one when its trainer has stopped."""
-    return service.cancel(sessions, caller.tenant_id, job_id)
+    return wishes.cancel(sessions, caller.tenant_id, job_id)
+
+
+@router.post("/{job_id}/pause", summary="Pause a job", responses=error_responses(404, 409))
+def pause_job(sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath) -> JobObject:
+    """Record the wish. A queued job is paused at once, a running one when its trainer has saved and stopped.
+
+    `progress.durable_step` is the step that is safe. Pausing a paused job changes nothing.
+    """
+    return wishes.pause(sessions, caller.tenant_id, job_id)
+
+
+@router.post("/{job_id}/resume", summary="Resume a job", responses=error_responses(404, 409))
+def resume_job(sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath) -> JobObject:
+    """Queue a paused job again: any worker goes on from its newest checkpoint that is whole.
+
+    While a pause has not taken effect yet, this takes it back.
+    """
+    return wishes.resume(sessions, caller.tenant_id, job_id)

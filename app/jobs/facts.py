@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
+from app.jobs.branch import BranchPoint
 from app.jobs.methods import PythonGrader, RewardTerm
 from app.jobs.plan import Plan
 from app.jobs.schemas import JobCreate
@@ -39,12 +40,17 @@ class Facts:
     training: File | None
     held_out: File | None
     rewards: tuple[KnownReward, ...]
+    start: BranchPoint | None = None
+    """The checkpoint that `model` names, where it names one."""
     problems: list[Problem] = field(default_factory=list)
     """Of everything that is not there. Foreign and missing things look the same."""
 
 
-def gather(session: Session, tenant_id: TenantId, body: JobCreate, plan: Plan) -> Facts:
-    problems: list[Problem] = []
+def gather(
+    session: Session, tenant_id: TenantId, body: JobCreate, plan: Plan, start: BranchPoint | Problem | None
+) -> Facts:
+    """`start` is what `branch.find` says of the model."""
+    problems = [start] if isinstance(start, Problem) else []
     training = _dataset(session, tenant_id, "training_file", body.training_file, problems)
     held_out = None
     if body.validation_file is not None:
@@ -53,7 +59,7 @@ def gather(session: Session, tenant_id: TenantId, body: JobCreate, plan: Plan) -
         found = _inline(plan.rewards, f"{plan.field}.grader", problems)
     else:
         found = tuple(_uploaded(session, tenant_id, plan.rewards, f"{plan.field}.rewards", problems))
-    return Facts(training, held_out, found, problems)
+    return Facts(training, held_out, found, start if isinstance(start, BranchPoint) else None, problems)
 
 
 def _dataset(session: Session, tenant_id: TenantId, name: str, file_id: FileId, problems: list[Problem]) -> File | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from app.jobs.branch import inherited
 from app.jobs.methods import (
     GrpoMethod,
     Method,
@@ -48,7 +49,8 @@ class Plan:
         return f"{self.field}.{name}"
 
 
-def plan_of(method: Method) -> Plan:
+def plan_of(method: Method, *, parent: AdapterSpec | None = None) -> Plan:
+    """`parent` is the adapter of the checkpoint that the job begins from."""
     settings = method.chosen
     match settings:
         case GrpoMethod():
@@ -56,19 +58,18 @@ def plan_of(method: Method) -> Plan:
                 field="method.grpo",
                 rewards=settings.rewards,
                 hyperparameters=settings.hyperparameters,
-                adapter=settings.adapter,
+                adapter=inherited(settings.adapter, parent),
                 evaluation=settings.evaluation,
                 checkpoints=settings.checkpoints,
                 chat_template_kwargs=settings.chat_template_kwargs,
             )
         case ReinforcementMethod():
-            return _reinforcement(settings)
+            return _reinforcement(settings, inherited(AdapterSpec(), parent))
         case None:
             raise AssertionError("a parsed method has its settings")
 
 
-def _reinforcement(method: ReinforcementMethod) -> Plan:
-    adapter = AdapterSpec()
+def _reinforcement(method: ReinforcementMethod, adapter: AdapterSpec) -> Plan:
     return Plan(
         field="method.reinforcement",
         rewards=method.grader,

@@ -1,4 +1,4 @@
-"""What a run reports: its events, step metrics, rollouts and checkpoints."""
+"""What a run reports: its events, step metrics and rollouts."""
 
 from typing import Annotated
 
@@ -11,13 +11,13 @@ from app.downloads import content_disposition
 from app.errors import error_responses
 from app.jobs.endpoints import JobIdPath
 from app.jobs.metrics_csv import metrics_csv
-from app.jobs.progress_replies import CheckpointObject, EventObject, MetricsReply, RolloutObject, StepObject
+from app.jobs.progress_replies import EventObject, MetricsReply, RolloutObject, StepObject
 from app.jobs.service import require_job
 from app.paging import ListReply, PageDep, list_reply
 from app.routing import resource_router
-from core.db import checkpoints, events, progress
+from core.db import events, progress
 from core.errors import InvalidRequest, NotFound, Problem
-from core.ids import CheckpointId, EventId
+from core.ids import EventId
 
 router = resource_router("/v1/fine_tuning/jobs/{job_id}", tag="jobs")
 
@@ -114,18 +114,6 @@ def list_job_rollouts(
         raise NotFound(f"Step {step} has no rollout {page.after!r}.", param="after", fix="Leave `after` out.")
     start = 0 if page.after is None else ids.index(page.after) + 1
     return list_reply(found[start : start + page.fetch], page, RolloutObject.of)
-
-
-@router.get("/checkpoints", summary="List the checkpoints of a job", responses=error_responses(404))
-def list_job_checkpoints(
-    sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath, page: PageDep
-) -> ListReply[CheckpointObject]:
-    """Durable checkpoints, newest first."""
-    with sessions() as session:
-        job = require_job(session, caller.tenant_id, job_id)
-        after = None if page.after is None else CheckpointId(page.after)
-        found = checkpoints.page(session, job_id, after=after, limit=page.fetch)
-    return list_reply(found, page, lambda checkpoint: CheckpointObject.of(checkpoint, job))
 
 
 def _json(reply: MetricsReply) -> JSONResponse:

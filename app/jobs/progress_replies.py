@@ -120,6 +120,7 @@ class CheckpointObject(Reply):
 
     attempt: int
     is_best: bool = Field(description="Whether it belongs to the best held-out evaluation so far.")
+    pinned: bool = Field(description="Kept for good: somebody asked for it, or a job began from it.")
     files: list[CheckpointFile]
     manifest_sha256: str
 
@@ -134,6 +135,7 @@ class CheckpointObject(Reply):
             metrics={**checkpoint.metrics, "step": checkpoint.step},
             attempt=checkpoint.attempt,
             is_best=checkpoint.is_best,
+            pinned=checkpoint.pinned,
             files=[CheckpointFile.model_validate(file) for file in checkpoint.files],
             manifest_sha256=checkpoint.manifest_sha256,
         )

@@ -11,7 +11,7 @@ from app.errors import FieldError
 from app.jobs.resolve import Resolved
 from app.models.names import fine_tuned_model
 from core.db.models import Job, StepMetrics
-from core.spec import JobSpec
+from core.spec import CheckpointRef, JobSpec
 from core.status import JobStatus, Stage, StatusReason
 
 SILENT_SHARE_KEYS = ("signal/silent_share", "frac_reward_zero_std")
@@ -42,6 +42,18 @@ class Progress(Reply):
     estimated_remaining_s: float | None = Field(description="Of training; evaluations come on top.")
 
 
+class BranchedFrom(Reply):
+    """A checkpoint, in the words of its own object."""
+
+    fine_tuning_job_id: str
+    checkpoint_id: str
+    step_number: int
+
+    @classmethod
+    def of(cls, start: CheckpointRef) -> "BranchedFrom":
+        return cls(fine_tuning_job_id=start.job_id, checkpoint_id=start.checkpoint_id, step_number=start.step)
+
+
 class JobObject(Reply):
     """`fine_tuning.job`. The fields up to `integrations` are OpenAI's."""
 
@@ -70,6 +82,10 @@ class JobObject(Reply):
     status_reason: StatusReason | None = Field(description="Why the job is in this status, for programs.")
     started_at: int | None
     cancel_requested_at: int | None
+    pause_requested_at: int | None = Field(description="A wish until `status` is `paused`; null once resumed.")
+    branched_from: BranchedFrom | None = Field(
+        description="The checkpoint that this job began from, if `model` named one."
+    )
     attempt: int = Field(description="How many times a worker took the job.")
     failures: int
     preemptions: int
@@ -105,6 +121,8 @@ class JobObject(Reply):
             status_reason=job.status_reason,
             started_at=unix_or_none(job.started_at),
             cancel_requested_at=unix_or_none(job.cancel_requested_at),
+            pause_requested_at=unix_or_none(job.pause_requested_at),
+            branched_from=None if spec.start_from is None else BranchedFrom.of(spec.start_from),
             attempt=job.attempt,
             failures=job.failures,
             preemptions=job.preemptions,

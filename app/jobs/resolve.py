@@ -56,6 +56,7 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
         checkpoints=plan.checkpoints,
         chat_template_kwargs=plan.chat_template_kwargs,
         suffix=body.suffix,
+        start_from=None if facts.start is None else facts.start.checkpoint,
     )
     return Resolved(
         spec=spec,

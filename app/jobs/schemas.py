@@ -14,6 +14,10 @@ MAX_METADATA_PAIRS = 16
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 
+MODEL = (
+    "`name` or `name@revision`; or, to go on from what one of your jobs has trained, its `fine_tuned_model` or the "
+    "`fine_tuned_model_checkpoint` of one of its checkpoints: the branch inherits base model and adapter."
+)
 EXAMPLE: JsonDict = {
     "model": "podium/tiny",
     "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
@@ -55,7 +59,7 @@ class JobCreate(Frozen):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    model: str = Field(min_length=1, max_length=400, description="`name` or `name@revision`.")
+    model: str = Field(min_length=1, max_length=400, description=MODEL)
     training_file: FileId
     validation_file: FileId | None = Field(
         None, description="The held-out tasks. Unset: a share of the training file is held out."

@@ -1,4 +1,4 @@
-"""The use cases of jobs: preview, submit, list, read, cancel. Each is one visible transaction; none trains anything."""
+"""The use cases of jobs: preview, submit, list, read. Each is one visible transaction; none trains anything."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,19 @@ from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.idempotency import Idempotency
-from app.jobs import facts
+from app.jobs import branch, facts
+from app.jobs.branch import BranchPoint
 from app.jobs.checks import problems_with, refusal
+from app.jobs.facts import Facts
 from app.jobs.plan import plan_of
 from app.jobs.replies import PACE_STEPS, JobObject
 from app.jobs.resolve import Resolved, resolve
 from app.jobs.schemas import JobCreate
 from app.models.resolve import resolve_model
-from core.db import files, jobs, progress
+from core.db import checkpoints, files, jobs, progress
 from core.db.models import Job
 from core.db.session import Sessions
 from core.errors import (
-    JobNotCancellable,
     ModelNotAllowed,
     ModelNotFound,
     NotFound,
@@ -53,11 +54,12 @@ class Submission:
 
 def preview(sessions: Sessions, settings: Settings, tenant_id: TenantId, body: JobCreate) -> Resolved:
     """The job that would run; raises one error with everything that is wrong."""
-    plan = plan_of(body.method)
     with sessions() as session:
-        known = facts.gather(session, tenant_id, body, plan)
+        start = branch.find(session, tenant_id, body.model)
+        plan = plan_of(body.method, parent=start.adapter if isinstance(start, BranchPoint) else None)
+        known = facts.gather(session, tenant_id, body, plan, start)
     problems = problems_with(body, plan, known)
-    model = _find_model(settings, body.model, problems)
+    model = None if isinstance(start, Problem) else _find_model(settings, body, known, problems)
     if problems or model is None:
         raise refusal(problems)
     return resolve(body, plan, known, model)
@@ -73,6 +75,7 @@ def submit(sessions: Sessions, settings: Settings, submission: Submission, once:
         if (first := once.first_answer(session)) is not None:
             return first
         _require_files(session, submission)
+        _require_checkpoint(session, resolved)
         job = _add(session, submission, resolved)
         answer = once.answer(session, 201, JobObject.of(job, ()))
         failpoint("submit.row_written")
@@ -105,17 +108,6 @@ def get(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
         return show(session, require_job(session, tenant_id, job_id))
 
 
-def cancel(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
-    """Record the wish. A waiting job is cancelled at once; a running one when its trainer has stopped."""
-    with sessions.begin() as session:
-        job = require_job(session, tenant_id, job_id)
-        if not jobs.request_cancel(session, job):
-            message = f"The job has already {_ENDED[job.status]}, so it cannot be cancelled."
-            raise JobNotCancellable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
-        session.refresh(job)
-        return show(session, job)
-
-
 def require_job(session: Session, tenant_id: TenantId, job_id: JobId) -> Job:
     """The caller's job, or the one 404 for jobs that are missing and jobs of others."""
     job = jobs.get_owned(session, tenant_id, job_id)
@@ -128,19 +120,24 @@ def etag_of(resolved: Resolved) -> str:
     return f'"{resolved.sha256}"'
 
 
-_ENDED = {JobStatus.SUCCEEDED: "succeeded", JobStatus.FAILED: "failed", JobStatus.CANCELLED: "been cancelled"}
-
-
-def _find_model(settings: Settings, reference: str, problems: list[Problem]) -> ModelRef | None:
+def _find_model(settings: Settings, body: JobCreate, known: Facts, problems: list[Problem]) -> ModelRef | None:
     """The pinned model, or None and one more problem. A hub that is away matters only if nothing else is wrong."""
+    start = known.start
     try:
-        return resolve_model(settings, reference)
+        return resolve_model(settings, body.model if start is None else _base(start))
     except (ModelNotFound, ModelNotAllowed) as error:
-        problems.insert(0, Problem("model", error.message, error.code, error.fix))
+        needed = None if start is None else f"Ask the operator for {_base(start)!r}: the checkpoint was made from it."
+        fix = needed or error.fix
+        problems.insert(0, Problem("model", error.message, error.code, fix))
     except Unavailable:
         if not problems:
             raise
     return None
+
+
+def _base(start: BranchPoint) -> str:
+    """The base model of the job that made the checkpoint, at the revision which that job had."""
+    return start.base.name if start.base.revision is None else f"{start.base.name}@{start.base.revision}"
 
 
 def _require_previewed(submission: Submission, resolved: Resolved) -> None:
@@ -165,6 +162,18 @@ def _require_files(session: Session, submission: Submission) -> None:
     ]
     if gone:
         raise refusal(gone)
+
+
+def _require_checkpoint(session: Session, resolved: Resolved) -> None:
+    """Asked again in the transaction that creates the job, locked, and pinned: the branch has yet to read it."""
+    start = resolved.spec.start_from
+    if start is None:
+        return
+    if checkpoints.get_to_use(session, start.checkpoint_id) is None:
+        lost = checkpoints.newest(session, start.job_id, step=start.step)
+        assert lost is not None, "rows of checkpoints are never deleted"
+        raise refusal([branch.gone(lost)])
+    checkpoints.pin(session, start.checkpoint_id)
 
 
 def _add(session: Session, submission: Submission, resolved: Resolved) -> Job:

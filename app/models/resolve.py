@@ -24,8 +24,9 @@ def resolve_model(settings: Settings, reference: str) -> ModelRef:
     if name in settings.models:
         return _pin_local(read_local_model(name, settings.models[name]), revision)
     if name.startswith(FINE_TUNED_PREFIX):
-        fix = "Name the base model; a job always starts from one."
-        raise ModelNotAllowed("A fine-tuned model cannot be trained further.", param="model", fix=fix)
+        message = f"{reference[:120]!r} is not the name of a model that a job made."
+        fix = "Copy `fine_tuned_model` of a finished job, or `fine_tuned_model_checkpoint` of one of its checkpoints."
+        raise ModelNotFound(message, param="model", fix=fix)
     if not _HUB_ID.fullmatch(name) or (revision and not _REVISION.fullmatch(revision)):
         message = f"{reference[:120]!r} is not a model: write `name`, `organisation/name` or `name@revision`."
         raise ModelNotFound(message, param="model", fix=_nearest(settings, name))

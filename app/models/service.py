@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import structlog
 
 from app.models.local import LocalModel, read_local_model
-from app.models.names import job_of
+from app.models.names import parse_fine_tuned
 from app.models.schemas import ModelObject
 from core.db import jobs
 from core.db.session import Sessions
@@ -29,9 +29,9 @@ def list_models(sessions: Sessions, settings: Settings, tenant_id: TenantId) -> 
 def get_model(sessions: Sessions, settings: Settings, tenant_id: TenantId, model_id: str) -> ModelObject:
     if model_id in settings.models:
         return ModelObject.of_base(read_local_model(model_id, settings.models[model_id]))
-    if (job_id := job_of(model_id)) is not None:
+    if (made := parse_fine_tuned(model_id)) is not None:
         with sessions() as session:
-            job = jobs.get_owned(session, tenant_id, job_id)
+            job = jobs.get_owned(session, tenant_id, made.job_id)
         if job is not None and job.status is JobStatus.SUCCEEDED:
             found = ModelObject.of_job(job)
             if found.id == model_id:

@@ -7,7 +7,7 @@ a run are made under its lease: call `leases.hold` first in the same transaction
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import false, func, select, tuple_, update
+from sqlalchemy import and_, false, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -97,15 +97,37 @@ def at_step(session: Session, job_id: JobId, step: int) -> Checkpoint | None:
     return session.scalar(query.order_by(Checkpoint.attempt.desc()).limit(1))
 
 
+def newest(session: Session, job_id: JobId, *, step: int | None = None) -> Checkpoint | None:
+    """The job's newest checkpoint, or that of `step`, in whatever state; a whole one before others of its step."""
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id)
+    if step is not None:
+        query = query.where(Checkpoint.step == step)
+    order = (Checkpoint.step.desc(), and_(*_WHOLE).desc(), Checkpoint.attempt.desc())
+    return session.scalar(query.order_by(*order).limit(1))
+
+
+def exists(session: Session, job_id: JobId, checkpoint_id: CheckpointId) -> bool:
+    """Given up or not: a cursor stays good while its page is read on."""
+    query = select(Checkpoint.id).where(Checkpoint.job_id == job_id, Checkpoint.id == checkpoint_id)
+    return session.scalar(query) is not None
+
+
+def is_whole(checkpoint: Checkpoint) -> bool:
+    return checkpoint.corrupt_at is None and checkpoint.collected_at is None
+
+
 def pin(session: Session, checkpoint_id: CheckpointId, *, pinned: bool = True) -> None:
     """Keep it for good, or leave it to retention again."""
     session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(pinned=pinned))
 
 
 def get_to_use(session: Session, checkpoint_id: CheckpointId) -> Checkpoint | None:
-    """The checkpoint if it is whole, and until the transaction ends nobody gives it up."""
+    """The checkpoint if it is whole, and until the transaction ends nobody gives it up.
+
+    The lock is one that only one transaction can have: two that shared it and then both pinned would deadlock.
+    """
     query = select(Checkpoint).where(Checkpoint.id == checkpoint_id, *_WHOLE)
-    return session.scalar(query.with_for_update(read=True))
+    return session.scalar(query.with_for_update(key_share=True))
 
 
 def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequence[Checkpoint]:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.db import events
 from core.db.models import InlineReward, Job, now
-from core.ids import FileId, JobId, TenantId
+from core.ids import CheckpointId, FileId, JobId, TenantId
 from core.spec import JobSpec
 from core.status import TRANSITIONS, JobStatus, StatusReason
 
@@ -47,6 +47,7 @@ def add(
         spec=spec.model_dump(mode="json"),
         training_file=spec.training.file_id,
         validation_file=spec.held_out.file_id if spec.held_out else None,
+        branched_from=spec.start_from.checkpoint_id if spec.start_from else None,
     )
     session.add(job)
     session.flush()
@@ -94,6 +95,18 @@ def any_active_using(session: Session, file_id: FileId) -> bool:
     """Whether an unfinished job still needs the file."""
     uses = or_(Job.training_file == file_id, Job.validation_file == file_id)
     return session.scalar(select(Job.id).where(uses, Job.status.in_(ACTIVE)).limit(1)) is not None
+
+
+def any_active_branch_of(session: Session, checkpoint_id: CheckpointId) -> bool:
+    """Whether an unfinished job begins from the checkpoint: it may yet have to read it."""
+    begins = select(Job.id).where(Job.branched_from == checkpoint_id, Job.status.in_(ACTIVE))
+    return session.scalar(begins.limit(1)) is not None
+
+
+def queued_before(session: Session, job: Job) -> int:
+    """How many queued jobs, of all tenants, are older: those that workers are told of first."""
+    older = select(func.count()).where(Job.status == JobStatus.QUEUED, Job.id < job.id)
+    return session.scalar(older) or 0
 
 
 def transition(

@@ -226,6 +226,8 @@ class JobAttempt(Base):
     last_step: Mapped[int] = mapped_column(server_default=text("0"))
     journal_offset: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     """Bytes of the run's journal that are in the ledger."""
+    resume_audit: Mapped[Json | None]
+    """`worker.audit.ResumeAudit`: what was done again, against what had been recorded."""
     ended: Mapped[str | None]
     """A final status, or the status reason that sent the job back."""
 

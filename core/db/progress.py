@@ -61,6 +61,27 @@ def add_step(session: Session, lease: Lease, step: int, metrics: Mapping[str, fl
     )
 
 
+def last_step_before(session: Session, lease: Lease) -> int:
+    """The last step that an earlier attempt reported; 0 where none did."""
+    query = select(func.max(StepMetrics.step)).where(StepMetrics.job_id == lease.job_id)
+    return session.scalar(query.where(StepMetrics.attempt < lease.attempt)) or 0
+
+
+def recorded_metrics(session: Session, lease: Lease, step: int) -> dict[str, float | None] | None:
+    """What an earlier attempt reported of the step."""
+    query = select(StepMetrics.metrics).where(StepMetrics.job_id == lease.job_id, StepMetrics.step == step)
+    return session.scalar(query.where(StepMetrics.attempt < lease.attempt))
+
+
+def set_audit(session: Session, lease: Lease, report: Mapping[str, Any]) -> None:
+    """What came out when this attempt did recorded steps again."""
+    session.execute(
+        update(JobAttempt)
+        .where(JobAttempt.job_id == lease.job_id, JobAttempt.attempt == lease.attempt)
+        .values(resume_audit=dict(report))
+    )
+
+
 def add_rollouts(session: Session, lease: Lease, step: int, rollouts: Sequence[Mapping[str, Any]]) -> None:
     """The rollouts of a step, each under its `index`; those of an earlier attempt at the step go."""
     session.execute(delete(RolloutRecord).where(RolloutRecord.job_id == lease.job_id, RolloutRecord.step == step))

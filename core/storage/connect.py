@@ -5,7 +5,6 @@ from urllib.parse import unquote, urlsplit
 
 from core.settings import Settings
 from core.storage.folder import FolderStore
-from core.storage.s3 import S3Store
 from core.storage.store import ObjectStore, StoreMisconfigured
 
 
@@ -15,6 +14,8 @@ def open_store(settings: Settings) -> ObjectStore:
     if url.scheme == "file" and url.netloc in {"", "localhost"} and len(url.path) > 1:
         return FolderStore(Path(unquote(url.path)))
     if url.scheme == "s3" and url.netloc:
+        from core.storage.s3 import S3Store  # noqa: PLC0415 - boto3 costs 0.4 s, which a folder need not pay
+
         return S3Store(
             url.netloc,
             prefix=url.path,

@@ -3,19 +3,27 @@
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from uuid import uuid4
 
+from core import keys
 from core.storage.store import (
     CHUNK_BYTES,
     OCTETS,
+    DigestMismatch,
     ObjectExists,
     ObjectInfo,
     ObjectNotFound,
+    Proof,
+    SelfTest,
+    StoreError,
+    StoreFull,
     StoreMisconfigured,
     StoreUnavailable,
     arriving,
@@ -27,6 +35,7 @@ from core.storage.store import (
 SHA256_ATTRIBUTE = "user.podium.sha256"
 """The digest rides on the file itself (xattr(7)), so that bytes and digest appear in one rename."""
 PARTIAL_FOLDER = ".partial"
+_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 _OPERATOR_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 _FOLDER_FIX = "Let this process write to the folder in PODIUM_STORE_URL (owner, mount), or name another folder."
 
@@ -60,7 +69,7 @@ class FolderStore:
     def head(self, key: str) -> ObjectInfo | None:
         try:
             with self._reading(key), self._path(key).open("rb") as file:
-                return ObjectInfo(key, os.fstat(file.fileno()).st_size, _digest_of(file))
+                return _info(key, os.fstat(file.fileno()), _digest_of(file))
         except ObjectNotFound:
             return None
 
@@ -73,7 +82,7 @@ class FolderStore:
             key = path.relative_to(self.root).as_posix()
             with suppress(FileNotFoundError):  # deleted meanwhile
                 if not key.startswith(PARTIAL_FOLDER):
-                    yield ObjectInfo(key, path.stat().st_size, None)
+                    yield _info(key, path.stat(), None)
 
     def delete(self, key: str) -> None:
         with suppress(ObjectNotFound), self._reading(key):
@@ -86,15 +95,41 @@ class FolderStore:
             with suppress(OSError):  # somebody writes there again
                 Path(folder).rmdir()
 
+    def abort_uploads(self, older_than_s: float) -> int:
+        before, aborted = self.clock() - timedelta(seconds=older_than_s), 0
+        with self._writing(), suppress(FileNotFoundError):  # no folder: nothing was ever written
+            for draft in (self.root / PARTIAL_FOLDER).iterdir():
+                with suppress(FileNotFoundError):  # its writer was faster
+                    if _modified_at(draft.stat()) <= before:  # each write makes it young again
+                        draft.unlink()
+                        aborted += 1
+        return aborted
+
+    def clock(self) -> datetime:
+        return datetime.now(UTC)
+
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         return None
 
-    def check(self) -> None:
-        key = f"probes/{uuid4().hex}"
-        self.put_bytes(key, b"probe")
-        if self.get_bytes(key) != b"probe":
-            raise StoreUnavailable("The store's folder does not give back what was written.")
-        self.delete(key)
+    def check(self) -> SelfTest:
+        began_at, key = time.monotonic(), keys.probe(uuid4().hex)
+        digest = self.put_new_bytes(key, b"probe")
+        try:
+            self._require_refusal(ObjectExists, "creates what is there already", lambda: self.put_new_bytes(key, b"x"))
+            self._require_refusal(DigestMismatch, "takes wrong bytes", lambda: self._write(key, [b"x"], digest))
+            if self.get_bytes(key) != b"probe":
+                raise StoreMisconfigured("The store's folder does not give back what was written.", fix=_FOLDER_FIX)
+        finally:
+            self.delete(key)
+        proved = (Proof.READS_BACK, Proof.CONDITIONAL_CREATE, Proof.CHECKSUM)
+        return SelfTest(proved, time.monotonic() - began_at)
+
+    def _require_refusal(self, refusal: type[StoreError], sin: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except refusal:
+            return
+        raise StoreMisconfigured(f"The store's folder {sin}.", fix=_FOLDER_FIX)
 
     def _write(self, key: str, pieces: Iterable[bytes], sha256: str | None = None, *, only_new: bool = False) -> str:
         """Write beside, sync, then show in one step. Returns the digest; if it is not `sha256`, nothing is shown."""
@@ -152,10 +187,20 @@ class FolderStore:
         except OSError as error:
             raise self._failure(error) from error
 
-    def _failure(self, error: OSError) -> StoreMisconfigured | StoreUnavailable:
+    def _failure(self, error: OSError) -> StoreError:
+        if error.errno in _FULL_ERRNOS:
+            return StoreFull(f"The store's folder has no room: {error.strerror}.")
         if error.errno in _OPERATOR_ERRNOS:
             return StoreMisconfigured(f"The store's folder cannot be used: {error.strerror}.", fix=_FOLDER_FIX)
         return StoreUnavailable(f"The store's folder failed: {error.strerror}.")
+
+
+def _info(key: str, status: os.stat_result, sha256: str | None) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, sha256, _modified_at(status))
+
+
+def _modified_at(status: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(status.st_mtime, UTC)
 
 
 def _write_draft(draft: Path, pieces: Iterable[bytes]) -> str:

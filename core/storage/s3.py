@@ -2,8 +2,12 @@
 
 import base64
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +25,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from core import keys
 from core.storage.store import (
     CHUNK_BYTES,
     OCTETS,
@@ -28,7 +33,10 @@ from core.storage.store import (
     ObjectExists,
     ObjectInfo,
     ObjectNotFound,
+    Proof,
+    SelfTest,
     StoreError,
+    StoreFull,
     StoreMisconfigured,
     StoreUnavailable,
     arriving,
@@ -46,6 +54,17 @@ _DELETE_BATCH = 1000
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
 _DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+_FULL = {
+    "507",  # RFC 4918, Insufficient Storage
+    "InsufficientStorage",
+    "QuotaExceeded",  # Ceph
+    "StorageFull",
+    "XMinioStorageFull",
+    "XMinioAdminBucketQuotaExceeded",
+}
+_FULL_SENTENCES = ("no space left on device", "no writable volumes", "no free volumes")
+"""In the message of servers that have no code for it."""
+_REFUSED_STATUSES = {401, 403}
 _FIXES = {
     "NoSuchBucket": "Create the bucket, or name an existing one in PODIUM_STORE_URL.",
     "AccessDenied": "Allow this key to get, put, list and delete objects of the bucket.",
@@ -66,6 +85,7 @@ class S3Store:
         """`public_endpoint_url`: the server's address for clients, which presigned URLs carry; AWS needs none."""
         self.bucket = bucket
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._endpoint_url = endpoint_url
         self._client = s3_client(endpoint_url)
         if public_endpoint_url == endpoint_url:
             self._presigner = self._client
@@ -106,14 +126,14 @@ class S3Store:
                 answer = self._client.head_object(Bucket=self.bucket, Key=self._full(key))
         except ObjectNotFound:
             return None
-        return ObjectInfo(key, answer["ContentLength"], answer["Metadata"].get("sha256"))
+        return ObjectInfo(key, answer["ContentLength"], answer["Metadata"].get("sha256"), answer["LastModified"])
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         full = self.prefix + (check_prefix(prefix) if prefix else "")
         with _translated(full):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=full):
                 for item in page.get("Contents", ()):
-                    yield ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"], None)
+                    yield ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"], None, item["LastModified"])
 
     def delete(self, key: str) -> None:
         with _translated(key):
@@ -128,6 +148,23 @@ class S3Store:
             for failed in answer.get("Errors", ()):
                 raise _error_of(failed["Code"], failed.get("Message", ""), failed["Key"])
 
+    def abort_uploads(self, older_than_s: float) -> int:
+        before, aborted = self.clock() - timedelta(seconds=older_than_s), 0
+        with _translated(self.prefix):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self.bucket, Prefix=self.prefix
+            )
+            for upload in (upload for page in pages for upload in page.get("Uploads", ())):
+                if upload["Initiated"] <= before:
+                    aborted += self._abort(upload["Key"], upload["UploadId"])
+        return aborted
+
+    def clock(self) -> datetime:
+        with _translated(self.prefix):
+            answer = self._client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, MaxKeys=1)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return datetime.now(UTC) if date is None else parsedate_to_datetime(date)
+
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         if self._presigner is None:
             return None
@@ -140,16 +177,18 @@ class S3Store:
         with _translated(key):
             return str(self._presigner.generate_presigned_url("get_object", Params=params, ExpiresIn=expires_s))
 
-    def check(self) -> None:
-        key = f"probes/{uuid4().hex}"
+    def check(self) -> SelfTest:
+        began_at, key = time.monotonic(), keys.probe(uuid4().hex)
         self.put_new_bytes(key, b"probe")
         try:
             if self.get_bytes(key) != b"probe":
                 raise _broken("does not give back what was written")
             self._require_conditional_create(key)
             self._require_checksums(key)
+            self._require_signatures(key)
         finally:
             self.delete(key)
+        return SelfTest(tuple(Proof), time.monotonic() - began_at)
 
     def _require_conditional_create(self, key: str) -> None:
         try:
@@ -164,6 +203,38 @@ class S3Store:
         except DigestMismatch:
             return
         raise _broken("accepts bytes that are not what their SHA-256 says")
+
+    def _require_signatures(self, key: str) -> None:
+        with _translated(key):
+            try:
+                self._stranger.get_object(Bucket=self.bucket, Key=self._full(key))["Body"].close()
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] in _REFUSED_STATUSES:
+                    return
+                raise
+        message = "The object store answers requests that are signed with a wrong secret: anybody could read and write."
+        raise StoreMisconfigured(message, fix="Turn the server's authentication on; keep it off the open network.")
+
+    @cached_property
+    def _stranger(self) -> Any:
+        """A client with our key and another secret."""
+        known = boto3.session.Session().get_credentials().get_frozen_credentials()
+        return s3_client(
+            self._endpoint_url,
+            aws_access_key_id=known.access_key,
+            aws_secret_access_key=hashlib.sha256(known.secret_key.encode()).hexdigest(),
+            aws_session_token=known.token,
+        )
+
+    def _abort(self, full_key: str, upload_id: str) -> bool:
+        """False when it has ended meanwhile."""
+        try:
+            self._client.abort_multipart_upload(Bucket=self.bucket, Key=full_key, UploadId=upload_id)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchUpload":
+                raise
+            return False
+        return True
 
     def _put(self, key: str, body: Any, sha256: str, content_type: str, **conditions: str) -> str:
         with _translated(key):
@@ -196,7 +267,7 @@ class S3Store:
         return self.prefix + check_key(key)
 
 
-def s3_client(endpoint_url: str | None) -> Any:
+def s3_client(endpoint_url: str | None, **credentials: str | None) -> Any:
     session = boto3.session.Session()
     config = Config(
         signature_version="s3v4",
@@ -207,7 +278,7 @@ def s3_client(endpoint_url: str | None) -> Any:
         max_pool_connections=32,
     )
     region = session.region_name or "us-east-1"
-    return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+    return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config, **credentials)
 
 
 @contextmanager
@@ -234,6 +305,8 @@ def _error_of(code: str, message: str, key: str) -> StoreError:
         return ObjectExists(f"There is an object {key} already.")
     if code in _DAMAGED:
         return DigestMismatch(f"The object store received other bytes for {key} than were sent: {message}")
+    if code in _FULL or any(sentence in message.lower() for sentence in _FULL_SENTENCES):
+        return StoreFull(f"The object store has no room for {key}: {code}: {message}")
     if code in _FIXES:
         return StoreMisconfigured(f"The object store refused {key}: {code}: {message}", fix=_FIXES[code])
     return StoreUnavailable(f"The object store failed for {key}: {code}: {message}")

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -58,6 +60,17 @@ class StoreUnavailable(StoreError, Unavailable):
     code = "store_unavailable"
 
 
+class StoreFull(StoreUnavailable):
+    """There is no room for what should be written. Whoever waits for a store that is away may wait for room as well.
+
+    Not every server says so: SeaweedFS without a free volume answers a plain 500, which is `StoreUnavailable`.
+    """
+
+    code = "store_full"
+    status = 507
+    default_fix = "Make room on the store's disk or raise its quota, then try again."
+
+
 class StoreMisconfigured(StoreError):
     """The store answers, and will give the same answer until an operator changes something."""
 
@@ -71,6 +84,26 @@ class ObjectInfo:
     size_bytes: int
     sha256: str | None
     """Hex. `head` knows it for every object that this service wrote; `list` does not say."""
+    modified_at: datetime
+    """By the store's clock: compare it with `ObjectStore.clock()`, never with this machine's."""
+
+
+class Proof(StrEnum):
+    """What a self-test can show of a store."""
+
+    READS_BACK = "reads_back"
+    CONDITIONAL_CREATE = "conditional_create"
+    """A second create of the same key is refused."""
+    CHECKSUM = "checksum"
+    """Bytes that are not what their SHA-256 says are refused."""
+    SIGNATURE = "signature"
+    """A request that is signed with another secret is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    proved: tuple[Proof, ...]
+    seconds: float
 
 
 class ObjectStore(Protocol):
@@ -113,10 +146,19 @@ class ObjectStore(Protocol):
     def delete_prefix(self, prefix: str) -> None:
         """Delete every object under `prefix`, which ends with a slash."""
 
+    def abort_uploads(self, older_than_s: float) -> int:
+        """Give up writes that began so long ago and never ended, and free what they hold; how many they were.
+
+        The writer of one that still lives meets an error, and has to begin again.
+        """
+
+    def clock(self) -> datetime:
+        """The time by which `modified_at` is told."""
+
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         """A URL that downloads this object without our key, or None if clients cannot reach the store."""
 
-    def check(self) -> None:
+    def check(self) -> SelfTest:
         """Prove with real objects that the store keeps what this service builds on; raise what is wrong, with a fix."""
 
 

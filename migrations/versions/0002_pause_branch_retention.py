@@ -22,6 +22,7 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("activity", postgresql.JSONB(astext_type=sa.Text()), nullable=True))
     op.add_column("jobs", sa.Column("furthest_durable_step", sa.Integer(), nullable=True))
     op.execute("UPDATE jobs SET furthest_durable_step = durable_step")
+    op.add_column("job_attempts", sa.Column("resume_audit", postgresql.JSONB(astext_type=sa.Text()), nullable=True))
     op.add_column("checkpoints", sa.Column("pinned", sa.Boolean(), server_default=sa.text("false"), nullable=False))
     op.add_column("checkpoints", sa.Column("collected_at", sa.DateTime(timezone=True), nullable=True))
 
@@ -29,6 +30,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_column("checkpoints", "collected_at")
     op.drop_column("checkpoints", "pinned")
+    op.drop_column("job_attempts", "resume_audit")
     op.drop_column("jobs", "furthest_durable_step")
     op.drop_column("jobs", "activity")
     op.drop_column("jobs", "branched_from")

@@ -8,7 +8,7 @@ from core.errors import InvalidReward, NotFound
 from core.status import StatusReason
 from core.storage.store import DigestMismatch, ObjectNotFound, StoreMisconfigured, StoreUnavailable
 from tests.worker.scripted_trainer import make_summary
-from worker.endings import Ending, EndingKind, name_ending
+from worker.endings import Ending, EndingKind, Wished, name_ending
 from worker.inputs import ModelGone
 from worker.run_directory import FailureDetail, Outcome, RunDirectory, RunUnreadable
 
@@ -26,7 +26,7 @@ def run(tmp_path):
 def ending(run, outcome: Outcome | None, exit_code: int = 0, *, preempted=False, cancelled=False) -> Ending:
     if outcome is not None:
         run.write_outcome(outcome)
-    return name_ending(run, exit_code, preempted=preempted, cancelled=cancelled)
+    return name_ending(run, exit_code, Wished(preempted=preempted, cancelled=cancelled))
 
 
 @pytest.mark.parametrize("preempted", [True, False])

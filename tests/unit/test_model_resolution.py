@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.models.hub import ModelHubUnreachable
-from app.models.names import fine_tuned_model, job_of
+from app.models.names import FineTuned, fine_tuned_checkpoint, fine_tuned_model, parse_fine_tuned
 from app.models.resolve import resolve_model
 from core.errors import ModelNotAllowed, ModelNotFound, ServiceError
 from core.ids import JobId
@@ -186,7 +186,17 @@ def test_what_is_no_model_name_never_reaches_the_hub(settings: Settings, hub: Hu
     assert hub.requests == []
 
 
-def test_a_trained_model_cannot_be_a_base(settings: Settings, hub: Hub) -> None:
-    name = fine_tuned_model("podium/tiny", "bio", JobId("ftjob-1"))
-    assert refused(settings, name).code == "model_not_allowed"
-    assert job_of(name) == "ftjob-1"
+def test_names_of_trained_models_are_read_back() -> None:
+    model, job_id = "acme/base:odd", JobId("ftjob-1")
+    assert parse_fine_tuned(fine_tuned_model(model, None, job_id)) == FineTuned(job_id, None)
+    assert parse_fine_tuned(fine_tuned_checkpoint(model, "bio", job_id, 40)) == FineTuned(job_id, 40)
+
+
+@pytest.mark.parametrize("text", ["ft:", "ft:base", "ft:base:x:ftjob-1:ckpt-step-", "ft:base:x:ftjob-1:ckpt-step--1"])
+def test_what_only_looks_like_a_trained_model_is_no_model(settings: Settings, hub: Hub, text: str) -> None:
+    assert parse_fine_tuned(text) is None
+    error = refused(settings, text)
+    assert error.code == "model_not_found"
+    assert error.fix is not None
+    assert "fine_tuned_model" in error.fix
+    assert hub.requests == []

@@ -4,6 +4,7 @@ Started as the trainer's interpreter: `... SCRIPT -m worker.training.run RUN_DIR
 actions for each attempt (the last list serves all later ones); an action is a method of `Trainer` and its arguments.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -15,12 +16,14 @@ from typing import Any, NoReturn
 from core.results import Answer, Environment, Evaluation, PhaseSeconds, TaskResult
 from core.status import Stage
 from worker.run_directory import (
+    STACKS_SIGNAL,
     STOPPED_EXIT_CODE,
     CheckpointSaved,
     EvaluationDone,
     FailureDetail,
     Notice,
     Outcome,
+    Pulse,
     Rollout,
     RolloutGrade,
     RolloutsDone,
@@ -42,6 +45,8 @@ class Trainer:
         self.step = self.plan.resume_step or 0
         self.told_to_stop = False
         signal.signal(signal.SIGTERM, self._remember)
+        signal.signal(signal.SIGINT, self._remember)
+        faulthandler.register(STACKS_SIGNAL, all_threads=True)
         if self.plan.resume_step is not None:
             state = json.loads((run.resume / "state.json").read_text())
             self.notice("state", **state, files=sorted(path.name for path in run.resume.iterdir()))
@@ -81,6 +86,12 @@ class Trainer:
         metrics = {"reward": self.step / 10}
         self.run.append(CheckpointSaved(at=time.time(), step=self.step, metrics=metrics, is_best=is_best))
 
+    def replay(self, step: int, reward: float) -> None:
+        """A step with a reward of its own."""
+        self.step = step
+        metrics = {"reward": reward, "phase/generation_s": time.monotonic()}
+        self.run.append(StepDone(at=time.time(), step=step, metrics=metrics))
+
     def checkpoint_and_wait(self) -> None:
         """Until it is durable: then the supervisor removes the folder."""
         self.checkpoint()
@@ -116,6 +127,9 @@ class Trainer:
         self.notice("hanging")
         while True:
             time.sleep(60)
+
+    def pulse(self, phase: str, longest_s: float | None) -> None:
+        self.run.write_pulse(Pulse(phase=phase, since=time.monotonic(), longest_s=longest_s, step=self.step))
 
     def wait_for_file(self, path: str) -> None:
         while not Path(path).exists():

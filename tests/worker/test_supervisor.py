@@ -99,7 +99,9 @@ def test_a_crash_counts_as_a_failure_and_the_next_attempt_goes_on_from_the_check
     assert (job.failures, job.preemptions, job.lease_owner) == (1, 0, None)
     workshop.supervise(job_id)
     job = read_job(workshop.sessions, job_id)
-    assert (job.status, job.attempt, job.failures, job.step) == (JobStatus.SUCCEEDED, 2, 1, 6)
+    assert (job.status, job.attempt, job.failures, job.step) == (JobStatus.SUCCEEDED, 2, 0, 6), (
+        "progress refills the budget"
+    )
     state = {"step": 3, "attempt": 1, "files": ["only-in-step-3.bin", "state.json"]}
     assert workshop.event(job_id, "state") == state
     assert workshop.event(job_id, "resumed") == {"step": 3, "redone_steps": 2}

@@ -87,6 +87,7 @@ class Workshop:
         settings = self.settings
         names = ("database_url", "store_url", "runs_dir", "trainer_python", "supervisor_poll_s", "stop_grace_s")
         names += ("lease_ttl_s", "lease_renew_s", "lease_margin_s", "max_failures", "dispatch_poll_s", "hint_repeat_s")
+        names += ("watchdog_first_s", "watchdog_least_s")
         values = {f"PODIUM_{name.upper()}": str(getattr(settings, name)) for name in names}
         return values | {"PODIUM_BROKER_URL": settings.broker_url.get_secret_value()}
 

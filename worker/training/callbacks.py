@@ -11,6 +11,7 @@ from core.spec import JobSpec
 from core.status import Stage
 from worker.run_directory import CheckpointSaved, RunDirectory, StageStarted, StepDone, json_number
 from worker.training.checkpoints import republish_checkpoint, save_checkpoint
+from worker.training.pace import Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.scoreboard import Scoreboard
@@ -42,6 +43,8 @@ class StepEnd(TrainerCallback):
         self._scoreboard = scoreboard
         self._phases = phases
         self._stop = stop
+        self._pace = Pace()
+        stop.time_to_safe = self._pace.time_to_safe
 
     @property
     def _progress(self) -> Progress:
@@ -58,6 +61,7 @@ class StepEnd(TrainerCallback):
                 republish_checkpoint(self._run, step, self._progress)
                 self._announce_checkpoint(step, metrics, is_best=True)
         self._phases.lap()
+        self._pace.begin_step()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -83,6 +87,7 @@ class StepEnd(TrainerCallback):
         state.log_history.clear()
         step = self._progress.step = state.global_step
         self._progress.tally.steps_without_gradient += logs.get("grad_norm") == 0
+        self._pace.end_step()
         metrics = self._report(step, logs)
         failpoint("step.reported")
         is_best = False
@@ -92,6 +97,7 @@ class StepEnd(TrainerCallback):
         if is_best or self._checkpoint_is_due(step):
             self._save(step, metrics, is_best=is_best)
         control.should_training_stop |= self._stop.wanted
+        self._pace.begin_step()
 
     def _report(self, step: int, logs: Mapping[str, Any]) -> dict[str, float | None]:
         lap = {f"phase/{phase}_s": seconds for phase, seconds in self._phases.lap().items() if phase != Phase.LOAD}
@@ -119,7 +125,7 @@ class StepEnd(TrainerCallback):
         return metrics, self._scoreboard.is_best(_name(step))
 
     def _save(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
-        with self._phases.phase(Phase.CHECKPOINT):
+        with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
             save_checkpoint(self._trainer, self._run, self._progress)
         self._announce_checkpoint(step, metrics, is_best=is_best)
 

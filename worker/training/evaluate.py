@@ -7,7 +7,7 @@ training stream is drawn, and the model's mode is put back.
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,6 +72,7 @@ class Evaluator:
     spec: JobSpec
     device: Device
     stop: StopRequest
+    on_batch: Callable[[], None] = lambda: None
     last_error: str | None = None
     """What a reward said when it last failed on an answer."""
 
@@ -129,6 +130,7 @@ class Evaluator:
             scores = self.rewards.score(completions, step=step)
             graded |= zip(places, zip(completions, scores, strict=True), strict=True)
             failpoint("evaluation.batch_done")
+            self.on_batch()
             self.stop.check()
         scored = [score for _, score in graded.values()]
         require_rewards(scored, what="held-out answer")

@@ -1,5 +1,6 @@
 """How a run can fail by name. What is not named here is a crash."""
 
+import errno
 from typing import ClassVar
 
 import torch
@@ -85,6 +86,12 @@ class OutOfMemory(RunFailed):
     retryable = True
 
 
+class DiskFull(RunFailed):
+    reason = StatusReason.DISK_FULL
+    code = "disk_full"
+    default_fix = "Make room where the worker keeps its runs (PODIUM_RUNS_DIR), then resume the job."
+
+
 class TrainerCrashed(RunFailed):
     """Nothing that this program foresaw; the traceback is in trainer.log."""
 
@@ -94,6 +101,7 @@ class TrainerCrashed(RunFailed):
     retryable = True
 
 
+_FULL_DISK = ("No space left on device", "os error 28", "PytorchStreamWriter failed writing")
 _ALLOCATION_FAILURES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """What a RuntimeError of torch says when an allocator outside its own caching one gives up."""
 
@@ -107,10 +115,19 @@ def named_failure(error: Exception) -> RunFailed:
             return OutOfMemory(_first_line(error) or "The machine's memory is full.")
         case RuntimeError() if any(words in str(error) for words in _ALLOCATION_FAILURES):
             return OutOfMemory(_first_line(error))
+        case _ if _means_disk_full(error):
+            return DiskFull(f"The worker's disk is full: {_first_line(error)}")
         case InvalidFile():
             return DataUnusable(error.message, fix=error.fix)
         case _:
             return TrainerCrashed(f"The trainer crashed: {type(error).__name__}: {_first_line(error)}")
+
+
+def _means_disk_full(error: Exception) -> bool:
+    """torch and safetensors write from C++ and Rust, and wrap the errno into their own words."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return any(words in str(error) for words in _FULL_DISK)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,14 +1,26 @@
 """One run from its plan to its result."""
 
+import os
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
 
 import torch
 from transformers import PrinterCallback
 
 from core.status import Stage
-from worker.run_directory import Notice, Outcome, RunDirectory, RunPlan, StageStarted, Summary
+from worker.run_directory import (
+    STOPPED_EXIT_CODE,
+    Notice,
+    Outcome,
+    Pulse,
+    RunDirectory,
+    RunPlan,
+    StageStarted,
+    Summary,
+)
 from worker.training import config
 from worker.training.callbacks import StepEnd
 from worker.training.checkpoints import load_progress
@@ -17,7 +29,7 @@ from worker.training.environment import Device, describe_environment, detect_dev
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
 from worker.training.failures import named_failure
-from worker.training.model import check_method, load_policy, load_tokenizer
+from worker.training.model import check_method, load_policy, load_start, load_tokenizer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import Rewards, open_rewards
@@ -42,6 +54,8 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
     try:
         if plan.resume_step is not None:
             progress = load_progress(run.resume)
+        phases.tell(partial(_show_pulse, run, progress))
+        stop.arm(partial(_leave, run, plan, progress), grace_s=plan.stop_grace_s)
         summary = _run(run, plan, progress, phases, stop)
     except Stopped:
         return Outcome(kind="stopped", step=progress.step)
@@ -64,6 +78,7 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
         _train(run, plan, bench.trainer, stop)
         _start_stage(run, Stage.EVALUATING)
         bench.scoreboard.take("final", progress.step)
+    stop.worth_finishing = True
     _start_stage(run, Stage.EXPORTING)
     trainer = bench.trainer
     export_result(trainer.model, trainer.processing_class, spec, run.adapter, final_step=progress.step)
@@ -92,14 +107,16 @@ def _load(
         tally=progress.tally,
         phases=phases,
         on_rollouts=run.append,
-        model=load_policy(plan, tokenizer, device),
+        model=load_policy(run, plan, tokenizer, device),
         args=config.grpo_config(spec, device, run.path / ".trl"),
         train_dataset=training_set(data.training, spec.hyperparameters.prompts_per_step),
         processing_class=tokenizer,
         peft_config=config.lora_config(spec),
     )
+    load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
+    evaluator.on_batch = phases.beat
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StepEnd(trainer, run, spec, scoreboard, phases, stop))
@@ -109,15 +126,34 @@ def _load(
 def _train(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, stop: StopRequest) -> None:
     """All steps that are left. Raises `Stopped` when told to stop before the last."""
     stop.check()
+    if plan.resume_step is not None and plan.resume_step >= plan.spec.max_steps:
+        trainer._load_from_checkpoint(str(run.resume))  # stopped after the last step: `train` would make one more
+        return
+    stop.worth_finishing = True
     if plan.resume_step is None:
         trainer.train()
-    elif plan.resume_step < plan.spec.max_steps:
+    else:
         trainer.train(resume_from_checkpoint=str(run.resume))
-    else:  # stopped after the last step: transformers would train one more
-        trainer._load_from_checkpoint(str(run.resume))
-        return
+    stop.worth_finishing = False
     if trainer.state.global_step < plan.spec.max_steps:
         raise Stopped
+
+
+def _show_pulse(run: RunDirectory, progress: Progress, phase: Phase, since: float, longest_s: float | None) -> None:
+    run.write_pulse(Pulse(phase=phase, since=since, longest_s=longest_s, step=progress.step))
+
+
+def _leave(run: RunDirectory, plan: RunPlan, progress: Progress, needed_s: float) -> NoReturn:
+    """Called from a signal handler: end this process now, in the middle of whatever it does."""
+    if needed_s:
+        message = (
+            f"Left in the middle of step {progress.step + 1}: it and its checkpoint would have taken {needed_s:.0f} s, "
+            f"and {plan.stop_grace_s:.0f} s were granted."
+        )
+        data = {"step": progress.step, "needed_s": round(needed_s, 1), "grace_s": plan.stop_grace_s}
+        run.append(Notice(at=time.time(), level="warn", code="left_without_saving", message=message, data=data))
+    run.write_outcome(Outcome(kind="stopped", step=progress.step))
+    os._exit(STOPPED_EXIT_CODE)
 
 
 def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: PhaseTimer) -> Summary:

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from peft import PeftModel, set_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from core.spec import AdapterMethod, JobSpec
-from worker.run_directory import RunPlan
+from worker.run_directory import RunDirectory, RunPlan
 from worker.training.config import hub_revision
 from worker.training.environment import Device
 from worker.training.failures import (
@@ -26,6 +29,7 @@ from worker.training.failures import (
     VllmNotInstalled,
 )
 
+_SAFELY = {"trust_remote_code": False}
 _LOADING_ERRORS = (OSError, ValueError, ImportError, KeyError, AttributeError, SafetensorError)
 """What transformers raises for a repository that it cannot use; it has no class of its own for that."""
 
@@ -55,17 +59,23 @@ def load_tokenizer(plan: RunPlan) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_policy(plan: RunPlan, tokenizer: PreTrainedTokenizerBase, device: Device) -> PreTrainedModel:
-    """The base model, on the CPU (4-bit weights: on the GPU). Raises `ModelUnusable` unless every weight is there."""
+def load_policy(
+    run: RunDirectory, plan: RunPlan, tokenizer: PreTrainedTokenizerBase, device: Device
+) -> PreTrainedModel:
+    """The base model, on the CPU (4-bit weights: on the GPU). Raises `ModelUnusable` unless every weight is there.
+
+    A branch of a fully trained model begins with the weights in start/ instead; of an adapter, see `load_start`.
+    """
     quantization = _four_bits(device) if plan.spec.adapter.method is AdapterMethod.QLORA else {}
+    is_whole_branch = plan.spec.start_from is not None and plan.spec.adapter.method is AdapterMethod.FULL
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
-            _source(plan),
+            run.start if is_whole_branch else _source(plan),
             dtype=weights_dtype(plan.spec, device),
             use_safetensors=True,
             output_loading_info=True,
             **quantization,
-            **_pinned(plan),
+            **(_SAFELY if is_whole_branch else _pinned(plan)),
         )
     except _LOADING_ERRORS as error:
         raise _unusable(plan, "model", error) from error
@@ -74,6 +84,17 @@ def load_policy(plan: RunPlan, tokenizer: PreTrainedTokenizerBase, device: Devic
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise ModelUnusable(f"The tokenizer of {plan.spec.model.name} knows more tokens than the model has embeddings.")
     return model
+
+
+def load_start(model: Any, run: RunDirectory, spec: JobSpec) -> None:
+    """Give a branch's new adapter the weights of the checkpoint that it begins from."""
+    if spec.start_from is None or not isinstance(model, PeftModel):
+        return
+    weights = load_file(run.start / SAFETENSORS_WEIGHTS_NAME)
+    outcome = set_peft_model_state_dict(model, weights)
+    if outcome.unexpected_keys:
+        message = f"The checkpoint's adapter has {len(outcome.unexpected_keys)} tensors that this one has not."
+        raise ModelUnusable(message, fix="Branch with the adapter settings of the job that made the checkpoint.")
 
 
 def weights_dtype(spec: JobSpec, device: Device) -> torch.dtype:
@@ -88,7 +109,7 @@ def _source(plan: RunPlan) -> str | Path:
 
 def _pinned(plan: RunPlan) -> dict[str, Any]:
     revision = hub_revision(plan.spec)
-    return {"trust_remote_code": False, **({"revision": revision} if revision else {})}
+    return {**_SAFELY, **({"revision": revision} if revision else {})}
 
 
 def _four_bits(device: Device) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class PhaseTimer:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, synchronize: Callable[[], None] = lambda: None
+        self, clock: Callable[[], float] = time.monotonic, synchronize: Callable[[], None] = lambda: None
     ) -> None:
         self.synchronize = synchronize
         self._clock = clock
@@ -45,6 +45,18 @@ class PhaseTimer:
         self._open = [Phase.REST]
         self._seconds = dict.fromkeys(Phase, 0.0)
         self._lap = dict(self._seconds)
+        self._longest: dict[Phase, float] = {}
+        self._on_change: Callable[[Phase, float, float | None], None] = lambda *_: None
+
+    def tell(self, on_change: Callable[[Phase, float, float | None], None]) -> None:
+        """Call `on_change(phase, since, longest_s)` now and whenever another phase begins or the same one beats."""
+        self._on_change = on_change
+        self._announce()
+
+    def beat(self) -> None:
+        """A part of a long phase is done: what comes is measured anew, so that a watchdog sees it advance."""
+        self._settle()
+        self._announce()
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -58,10 +70,12 @@ class PhaseTimer:
         """Open a phase that cannot be a `with` block; pairs with `leave`."""
         self._settle()
         self._open.append(phase)
+        self._announce()
 
     def leave(self) -> None:
         self._settle()
         self._open.pop()
+        self._announce()
 
     def timed(self, phase: Phase, function: Callable[P, T]) -> Callable[P, T]:
         """`function`, with every call counted as `phase`."""
@@ -88,5 +102,11 @@ class PhaseTimer:
     def _settle(self) -> None:
         self.synchronize()
         now = self._clock()
-        self._seconds[self._open[-1]] += now - self._since
+        phase, passed = self._open[-1], now - self._since
+        self._seconds[phase] += passed
+        self._longest[phase] = max(passed, self._longest.get(phase, 0.0))
         self._since = now
+
+    def _announce(self) -> None:
+        phase = self._open[-1]
+        self._on_change(phase, self._since, self._longest.get(phase))

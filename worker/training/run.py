@@ -1,12 +1,13 @@
 """The trainer process: `python -m worker.training.run RUN_DIR`. All it knows and all it says is in that folder."""
 
+import faulthandler
 import os
 import sys
 import time
 from pathlib import Path
 
 from core.status import Stage
-from worker.run_directory import FAILED_EXIT_CODE, STOPPED_EXIT_CODE, RunDirectory, StageStarted
+from worker.run_directory import FAILED_EXIT_CODE, STACKS_SIGNAL, STOPPED_EXIT_CODE, RunDirectory, StageStarted
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.stop import StopRequest
 
@@ -20,6 +21,7 @@ QUIET = {
 
 def main() -> int:
     phases = PhaseTimer()
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
     run = RunDirectory(Path(sys.argv[1]).resolve())
     run.append(StageStarted(at=time.time(), stage=Stage.PREPARING))
     stop = StopRequest()

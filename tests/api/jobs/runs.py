@@ -99,6 +99,22 @@ class Run:
             )
         return key
 
+    def pause(self) -> None:
+        """As the supervisor does once its trainer has saved."""
+        with self.sessions.begin() as session:
+            leases.pause(session, self.lease, reason=StatusReason.USER_PAUSED, message="Step 1 is safe.", data={})
+
+    def corrupt(self, step: int) -> None:
+        with self.sessions.begin() as session:
+            leases.hold(session, self.lease)
+            found = checkpoints.at_step(session, self.job_id, step)
+            assert found is not None
+            checkpoints.mark_corrupt(session, self.lease, found.id)
+
+    def collect(self, *, keep: int) -> None:
+        with self.sessions.begin() as session:
+            checkpoints.collect_superseded(session, self.job_id, keep=keep)
+
     def succeed(self, results: bytes = b'{"schema_version": 1}') -> None:
         """As the worker's publisher does: the adapter, then results.json, then the row."""
         for name, data in ADAPTER.items():

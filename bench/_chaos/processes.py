@@ -1,0 +1,94 @@
+"""The processes below a worker, by what they are: found in the process table, as an operator would."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench._chaos.stack import Worker
+from bench._chaos.trainer import GRADER_MARK
+
+SUPERVISOR_MARK = "worker.supervisor"
+TRAINER_MARK = "bench._chaos.trainer"
+TRAINER_ENTRY = "worker.training.run"
+"""In the command line from the moment a supervisor starts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One worker's processes at one moment. Those that are not there are None."""
+
+    worker: Worker
+    main: psutil.Process
+    pool_child: psutil.Process | None
+    supervisor: psutil.Process | None
+    job_id: str | None
+    """Of the supervisor."""
+    trainer: psutil.Process | None
+    grader: psutil.Process | None
+
+    @property
+    def members(self) -> list[psutil.Process]:
+        """The youngest first."""
+        found = (self.grader, self.trainer, self.supervisor, self.pool_child, self.main)
+        return [process for process in found if process is not None]
+
+
+def family_of(worker: Worker) -> Family | None:
+    """None while the worker is down."""
+    if not worker.part.is_up:
+        return None
+    try:
+        main = psutil.Process(worker.part.child.pid)
+        below = [(process, process.cmdline()) for process in main.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return None
+    supervisor = _first(below, SUPERVISOR_MARK)
+    return Family(
+        worker=worker,
+        main=main,
+        pool_child=_first(below, "celery"),
+        supervisor=supervisor,
+        job_id=next((line[-1] for process, line in below if process == supervisor), None),
+        trainer=_first(below, TRAINER_MARK),
+        grader=_first(below, GRADER_MARK),
+    )
+
+
+def left_behind(runs: Path, *, patience_s: float) -> list[str]:
+    """Trainers and graders that are still alive, when all jobs are over and their supervisors had time to leave."""
+    deadline = time.monotonic() + patience_s
+    while (found := list(_of_runs(runs))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def orphans(runs: Path) -> set[int]:
+    """Trainers whose supervisor is gone, and graders whose trainer is: they have been given to another parent."""
+    return {process.pid for process, line, parent in _with_parents(runs) if not _is_parent_right(line, parent)}
+
+
+def _first(below: Sequence[tuple[psutil.Process, list[str]]], mark: str) -> psutil.Process | None:
+    return next((process for process, line in below if mark in line), None)
+
+
+def _of_runs(runs: Path) -> Iterator[str]:
+    for process, line, _ in _with_parents(runs):
+        yield f"{process.pid} {' '.join(line[-3:])}"
+
+
+def _with_parents(runs: Path) -> Iterator[tuple[psutil.Process, list[str], list[str]]]:
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            line = process.cmdline()
+            is_ours = bool(line) and line[-1].startswith(f"{runs}/") and process.status() != psutil.STATUS_ZOMBIE
+            if is_ours:
+                parent = process.parent()
+                yield process, line, parent.cmdline() if parent is not None else []
+
+
+def _is_parent_right(line: Sequence[str], parent: Sequence[str]) -> bool:
+    return (TRAINER_ENTRY if GRADER_MARK in line else SUPERVISOR_MARK) in parent

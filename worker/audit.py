@@ -1,0 +1,59 @@
+"""The resume audit: what an attempt does again, compared number by number with what an earlier one recorded.
+
+On a CPU the two are equal to the last bit. Where they are not, somebody should know which steps and which numbers:
+another kernel or library, a GPU that sums in another order, vLLM's scheduler, or a fault of the resume itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.spec import JobSpec
+
+MOST_DIFFERENCES = 20
+
+Metrics = Mapping[str, float | None]
+
+
+@dataclass(slots=True)
+class ResumeAudit:
+    """Of one attempt. Steps may be entered again: a transaction that failed is repeated."""
+
+    differences: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
+    """By step and metric: recorded, replayed."""
+    compared: set[int] = field(default_factory=set)
+
+    def compare(self, step: int, recorded: Metrics, replayed: Metrics) -> None:
+        self.compared.add(step)
+        names = {name for name in (*recorded, *replayed) if not tells_time(name)}
+        different = sorted(name for name in names if recorded.get(name) != replayed.get(name))
+        self.differences.pop(step, None)
+        if different:
+            self.differences[step] = {name: [recorded.get(name), replayed.get(name)] for name in different}
+
+    def report(self) -> dict[str, Any]:
+        first = sorted(self.differences)[:MOST_DIFFERENCES]
+        return {
+            "steps_compared": len(self.compared),
+            "steps_equal": len(self.compared) - len(self.differences),
+            "exact": not self.differences,
+            "differences": {str(step): self.differences[step] for step in first},
+        }
+
+    def sentence(self, spec: JobSpec) -> str:
+        if not self.compared:
+            return "Resume audit: no recorded step is done again, so there is nothing to compare."
+        steps = f"{len(self.compared)} step{'s' if len(self.compared) > 1 else ''}"
+        if not self.differences:
+            return f"Resume audit: {steps} done again, every number equal to the last bit."
+        reason = (
+            "vLLM schedules requests as they come, so equal bits are not promised with it."
+            if spec.hyperparameters.use_vllm
+            else "A GPU may sum in another order; on a CPU of the same kind this should not be."
+        )
+        return f"Resume audit: {len(self.differences)} of {steps} done again came out differently. {reason}"
+
+
+def tells_time(metric: str) -> bool:
+    """Metrics of a clock: two runs never agree on them."""
+    return metric.startswith("phase/") or metric == "step_time"
