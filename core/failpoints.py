@@ -13,7 +13,6 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 VARIABLE = "PODIUM_FAILPOINTS"
@@ -42,6 +41,13 @@ def failpoint(name: str) -> None:
     if fault.hit in (None, _hits[name]) and _chance.random() < fault.chance:
         _log(name, fault)
         _act(fault)
+
+
+def arm(text: str) -> None:
+    """Ask for these faults from now on, in a process that has read its environment already."""
+    _faults.clear()
+    _faults.update(parse(text))
+    _hits.clear()
 
 
 def parse(text: str) -> dict[str, Fault]:
@@ -82,7 +88,7 @@ def _log(name: str, fault: Fault) -> None:
         os.close(descriptor)
 
 
-_faults: Mapping[str, Fault] = parse(os.environ.get(VARIABLE, ""))
+_faults: dict[str, Fault] = parse(os.environ.get(VARIABLE, ""))
 _hits: Counter[str] = Counter()
 _chance = random.SystemRandom()
 """Not the generator of `random`, whose state a trainer saves and restores."""

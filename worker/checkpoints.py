@@ -24,6 +24,7 @@ from core.storage.store import (
     DigestMismatch,
     ObjectNotFound,
     ObjectStore,
+    StoreError,
     StoreMisconfigured,
     StoreUnavailable,
     digest_of,
@@ -64,6 +65,7 @@ def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, s
         failpoint("checkpoint.row_written")
     failpoint("checkpoint.committed")
     log.info("checkpoint_committed", step=saved.step)
+    _retire_superseded(sessions, store, lease)
 
 
 def put_folder(store: ObjectStore, folder: Path, prefix: str) -> list[dict[str, Any]]:
@@ -94,6 +96,25 @@ def restore_newest(sessions: Sessions, store: ObjectStore, lease: Lease, folder:
             return checkpoint.step
     shutil.rmtree(folder, ignore_errors=True)
     return None
+
+
+def _retire_superseded(sessions: Sessions, store: ObjectStore, lease: Lease) -> None:
+    """Give up the checkpoints that retention does not keep, then delete their objects.
+
+    No attempt reads those any more: this one restored before it saved, a later one sees the rows that say so first,
+    and a branch pins what it begins from. A ledger or store that is away costs space, which the janitor wins back; the
+    new checkpoint is durable all the same.
+    """
+    try:
+        with sessions.begin() as session:
+            leases.hold(session, lease)
+            given_up = committed.collect_superseded(session, lease.job_id, keep=lease.spec.checkpoints.keep)
+        failpoint("retention.committed")
+        for checkpoint in given_up:
+            store.delete_prefix(checkpoint.prefix)
+            log.info("checkpoint_retired", step=checkpoint.step, of_attempt=checkpoint.attempt)
+    except (StoreError, *LEDGER_AWAY) as error:
+        log.warning("superseded_checkpoints_stay", error=str(error).splitlines()[0])
 
 
 def _fetch(store: ObjectStore, checkpoint: Checkpoint, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Tells workers of jobs that are due: `python -m worker.dispatcher`. Any number may run.
 
 It reads the rows, marks them as hinted, commits, and only then sends. A message that is lost is sent again after
-`hint_repeat_s`; a message that arrives twice finds the job claimed.
+`hint_repeat_s`; a message that arrives twice finds the job claimed. The janitor works beside it, in its own thread.
 """
 
 import signal
@@ -22,6 +22,7 @@ from core.ids import JobId
 from core.logging import configure_logging
 from core.queue import TRAIN_QUEUE, TRAIN_TASK
 from core.settings import Settings, get_settings
+from worker import janitor
 from worker.main import SOCKET_TIMEOUT_S, app
 
 log = structlog.get_logger()
@@ -80,7 +81,8 @@ def main() -> None:
     settings = get_settings()
     configure_logging(settings.log_format, settings.log_level)
     stop = _stop_on_signal()
-    sessions, hints = make_sessions(settings.database_url, pool_size=1), HintQueue(app)
+    sessions, hints = make_sessions(settings.database_url, pool_size=3), HintQueue(app)
+    threading.Thread(target=janitor.tend, args=(sessions, settings, stop), name="janitor", daemon=True).start()
     log.info("dispatcher_started", poll_s=settings.dispatch_poll_s)
     while not stop.wait(settings.dispatch_poll_s):
         try:

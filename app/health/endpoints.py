@@ -7,8 +7,7 @@ from typing import Annotated, Literal, cast
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.health.readiness import Readiness
-from core.errors import ServiceError
+from app.health.readiness import Finding, Readiness
 
 router = APIRouter(tags=["health"])
 
@@ -23,15 +22,23 @@ class PartReport(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     ok: bool
+    took_s: float | None = Field(None, description="Seconds that the check took; null while it has not ended.")
+    proved: tuple[str, ...] = Field(
+        (),
+        description="What the store's self-test has shown with real requests: `reads_back`; refused were a second"
+        " create of a key (`conditional_create`), damaged bytes (`checksum`), a wrong secret (`signature`, S3 only).",
+    )
     code: str | None = None
     message: str | None = None
     fix: str | None = None
 
     @classmethod
-    def of(cls, trouble: ServiceError | None) -> "PartReport":
+    def of(cls, finding: Finding) -> "PartReport":
+        took_s = None if finding.took_s is None else round(finding.took_s, 4)
+        trouble = finding.trouble
         if trouble is None:
-            return cls(ok=True)
-        return cls(ok=False, code=trouble.code, message=trouble.message, fix=trouble.fix)
+            return cls(ok=True, took_s=took_s, proved=finding.proved)
+        return cls(ok=False, took_s=took_s, code=trouble.code, message=trouble.message, fix=trouble.fix)
 
 
 class ReadinessReport(BaseModel):
@@ -65,7 +72,7 @@ def get_health() -> Alive:
 )
 def get_readiness(response: Response, readiness: Annotated[Readiness, Depends(_readiness)]) -> ReadinessReport:
     """Database, migrations, broker and object store, asked within 3 s. The store's answer is kept for 30 s."""
-    checks = {name: PartReport.of(trouble) for name, trouble in readiness.troubles().items()}
+    checks = {name: PartReport.of(finding) for name, finding in readiness.findings().items()}
     is_ready = all(part.ok for part in checks.values())
     response.status_code = 200 if is_ready else 503
     return ReadinessReport(status="ready" if is_ready else "not_ready", checks=checks)

@@ -37,16 +37,25 @@ class SchemaOutdated(ServiceError):
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    trouble: ServiceError | None
+    took_s: float | None = None
+    """Unset for a part that has not answered yet."""
+    proved: tuple[str, ...] = ()
+    """What a self-test has shown of the part."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Check:
-    run: Callable[[], None]
-    """Raises ServiceError with a fix."""
+    run: Callable[[], tuple[str, ...]]
+    """Returns what it has proved; raises ServiceError with a fix."""
     kept_s: float = 0.0
     """How long a good answer is believed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    answer: Future[ServiceError | None]
+    answer: Future[Finding]
     asked_at: float
 
 
@@ -59,14 +68,14 @@ class Readiness:
             "database": _Check(lambda: _check_database(resources)),
             "migrations": _Check(lambda: _check_migrations(resources)),
             "broker": _Check(lambda: _check_broker(self._broker)),
-            "store": _Check(resources.store.check, kept_s=STORE_KEPT_S),
+            "store": _Check(lambda: resources.store.check().proved, kept_s=STORE_KEPT_S),
         }
         self._asked: dict[str, _Asked] = {}
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(len(self._checks), thread_name_prefix="readiness")
 
-    def troubles(self) -> dict[str, ServiceError | None]:
-        """Each part, with what is wrong with it."""
+    def findings(self) -> dict[str, Finding]:
+        """Each part, with what was found."""
         with self._lock:
             answers = {name: self._ask(name, check) for name, check in self._checks.items()}
         wait(answers.values(), timeout=ANSWER_WITHIN_S)
@@ -76,46 +85,50 @@ class Readiness:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._broker.close()
 
-    def _ask(self, name: str, check: _Check) -> Future[ServiceError | None]:
+    def _ask(self, name: str, check: _Check) -> Future[Finding]:
         last = self._asked.get(name)
         if last is None or not _still_counts(last, check):
-            last = self._asked[name] = _Asked(self._threads.submit(_trouble, name, check), monotonic())
+            last = self._asked[name] = _Asked(self._threads.submit(_examine, name, check), monotonic())
         return last.answer
 
 
 def _still_counts(asked: _Asked, check: _Check) -> bool:
     if not asked.answer.done():
         return True
-    failed = asked.answer.exception() is not None or asked.answer.result() is not None
+    failed = asked.answer.exception() is not None or asked.answer.result().trouble is not None
     return monotonic() - asked.asked_at < (min(FAILURE_KEPT_S, check.kept_s) if failed else check.kept_s)
 
 
-def _trouble(name: str, check: _Check) -> ServiceError | None:
+def _examine(name: str, check: _Check) -> Finding:
+    began_at = monotonic()
     try:
-        check.run()
+        proved = check.run()
     except ServiceError as error:
         log.warning("not_ready", part=name, code=error.code, reason=error.message)
-        return error
-    return None
+        return Finding(error, monotonic() - began_at)
+    return Finding(None, monotonic() - began_at, proved)
 
 
-def _check_database(resources: Resources) -> None:
+def _check_database(resources: Resources) -> tuple[str, ...]:
     with _database_asked(), resources.engine.connect() as connection:
         connection.execute(text("SELECT 1"))
+    return ()
 
 
-def _check_migrations(resources: Resources) -> None:
+def _check_migrations(resources: Resources) -> tuple[str, ...]:
     with _database_asked():
         if not migrate.is_current(resources.engine):
             raise SchemaOutdated("The database's schema is not the one of this version.")
+    return ()
 
 
-def _check_broker(broker: Redis) -> None:
+def _check_broker(broker: Redis) -> tuple[str, ...]:
     try:
         broker.ping()
     except RedisError as error:
         fix = "Start Valkey or Redis, or correct PODIUM_BROKER_URL. Submitted jobs are safe, and wait."
         raise Unavailable("The broker does not answer.", fix=fix) from error
+    return ()
 
 
 @contextmanager
@@ -136,5 +149,6 @@ def _broker(settings: Settings) -> Redis:
     )
 
 
-def _silent(name: str) -> ServiceError:
-    return Unavailable(f"The {name} check did not end within {ANSWER_WITHIN_S:g} s.", fix="Look at that part's host.")
+def _silent(name: str) -> Finding:
+    message = f"The {name} check did not end within {ANSWER_WITHIN_S:g} s."
+    return Finding(Unavailable(message, fix="Look at that part's host."))

@@ -4,7 +4,6 @@ A worker of each temper: most die at a place, one freezes there until after its 
 (percent per visit) are such that a job meets about one of them in four.
 """
 
-
 API_PLACES = {"submit.row_written": 2.0, "submit.committed": 2.0}
 DISPATCHER_PLACES = {"dispatch.marked": 0.2, "dispatch.sent": 1.0}
 WORKER_PLACES = {

@@ -54,7 +54,9 @@ class Clients:
         """Upload what every job needs."""
         file = {"file": ("rows.jsonl", ROWS)}
         data = self._send("POST", "/v1/files", key="rows", data={"purpose": "fine-tune"}, files=file)
-        reward = self._send("POST", "/v1/rewards", key="reward", data={"name": "exact"}, files={"file": ("r.py", REWARD)})
+        reward = self._send(
+            "POST", "/v1/rewards", key="reward", data={"name": "exact"}, files={"file": ("r.py", REWARD)}
+        )
         if data is None or reward is None:
             raise SystemExit(f"the API does not take uploads: {self.heard.refused}")
         self._uploads = {"data": data["id"], "reward": reward["id"]}

@@ -68,8 +68,8 @@ class Strike:
     kind: FaultKind
     gap_s: float
     """Since the fault before."""
-    lasts_s: float
-    """For kinds that end by themselves; a share of what the kind allows."""
+    lasts: float
+    """How long it goes on, where it ends by itself: a share of what the kind allows."""
 
 
 Action = Submit | Strike
@@ -107,7 +107,7 @@ def _submit(chance: random.Random, number: int) -> Submit:
 
 def _strike(chance: random.Random, number: int, kind: FaultKind, mean_gap_s: float) -> Strike:
     gap_s = min(chance.expovariate(1 / mean_gap_s), 3 * mean_gap_s)
-    return Strike(number=number, kind=kind, gap_s=gap_s, lasts_s=chance.random())
+    return Strike(number=number, kind=kind, gap_s=gap_s, lasts=chance.random())
 
 
 def _evenly(chance: random.Random, count: int) -> list[float]:

@@ -13,8 +13,6 @@ from bench._chaos.trainer import GRADER_MARK
 
 SUPERVISOR_MARK = "worker.supervisor"
 TRAINER_MARK = "bench._chaos.trainer"
-TRAINER_ENTRY = "worker.training.run"
-"""In the command line from the moment a supervisor starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +57,11 @@ def family_of(worker: Worker) -> Family | None:
 
 
 def left_behind(runs: Path, *, patience_s: float) -> list[str]:
-    """Trainers and graders that are still alive, when all jobs are over and their supervisors had time to leave."""
+    """Trainers and graders that are alive although every job is over and their supervisors had time to leave."""
     deadline = time.monotonic() + patience_s
     while (found := list(_of_runs(runs))) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found
-
-
-def orphans(runs: Path) -> set[int]:
-    """Trainers whose supervisor is gone, and graders whose trainer is: they have been given to another parent."""
-    return {process.pid for process, line, parent in _with_parents(runs) if not _is_parent_right(line, parent)}
 
 
 def _first(below: Sequence[tuple[psutil.Process, list[str]]], mark: str) -> psutil.Process | None:
@@ -76,19 +69,9 @@ def _first(below: Sequence[tuple[psutil.Process, list[str]]], mark: str) -> psut
 
 
 def _of_runs(runs: Path) -> Iterator[str]:
-    for process, line, _ in _with_parents(runs):
-        yield f"{process.pid} {' '.join(line[-3:])}"
-
-
-def _with_parents(runs: Path) -> Iterator[tuple[psutil.Process, list[str], list[str]]]:
+    """A trainer and a grader both have their run directory as the last argument."""
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             line = process.cmdline()
-            is_ours = bool(line) and line[-1].startswith(f"{runs}/") and process.status() != psutil.STATUS_ZOMBIE
-            if is_ours:
-                parent = process.parent()
-                yield process, line, parent.cmdline() if parent is not None else []
-
-
-def _is_parent_right(line: Sequence[str], parent: Sequence[str]) -> bool:
-    return (TRAINER_ENTRY if GRADER_MARK in line else SUPERVISOR_MARK) in parent
+            if line and line[-1].startswith(f"{runs}/") and process.status() != psutil.STATUS_ZOMBIE:
+                yield f"{process.pid} {' '.join(line[-3:])}"

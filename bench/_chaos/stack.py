@@ -114,12 +114,16 @@ class Stack:
             return False
 
     def _environment(self, network: Network, failures: str) -> dict[str, str]:
-        return self.servers.environment(network) | TIMES | {
-            failpoints.VARIABLE: failures,
-            failpoints.LOG_VARIABLE: str(self.failpoints_log),
-            "PODIUM_LOG_FORMAT": "json",
-            "PYTHONUNBUFFERED": "1",
-        }
+        return (
+            self.servers.environment(network)
+            | TIMES
+            | {
+                failpoints.VARIABLE: failures,
+                failpoints.LOG_VARIABLE: str(self.failpoints_log),
+                "PODIUM_LOG_FORMAT": "json",
+                "PYTHONUNBUFFERED": "1",
+            }
+        )
 
     def _api(self) -> Program:
         """It serves our listening socket: while it is down, clients wait instead of being refused."""

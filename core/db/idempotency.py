@@ -3,12 +3,13 @@
 The key is stored in the same transaction as what it created: both exist, or neither.
 """
 
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from core.db.models import IdempotencyKey
+from core.db.models import IdempotencyKey, now
 from core.ids import TenantId
 
 
@@ -27,3 +28,9 @@ def save(
 ) -> None:
     session.add(IdempotencyKey(tenant_id=tenant_id, key=key, fingerprint=fingerprint, status=status, body=body))
     session.flush()
+
+
+def forget(session: Session, *, older_than_s: float) -> int:
+    """Delete the answers that nobody will ask for again; how many they were."""
+    old = IdempotencyKey.created_at < now() - timedelta(seconds=older_than_s)
+    return len(session.scalars(delete(IdempotencyKey).where(old).returning(IdempotencyKey.key)).all())

@@ -104,7 +104,9 @@ def any_active_branch_of(session: Session, checkpoint_id: CheckpointId) -> bool:
 
 
 def queued_before(session: Session, job: Job) -> int:
-    """How many queued jobs, of all tenants, are older: those that workers are told of first."""
+    """How many queued jobs, of all tenants, workers are told of before this one; 0 when it is not queued itself."""
+    if job.status is not JobStatus.QUEUED:
+        return 0
     older = select(func.count()).where(Job.status == JobStatus.QUEUED, Job.id < job.id)
     return session.scalar(older) or 0
 

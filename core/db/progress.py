@@ -3,7 +3,7 @@
 Every write is made under a lease: call `leases.hold` first in the same transaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
@@ -202,13 +202,18 @@ def attempts(session: Session, job_id: JobId) -> Sequence[JobAttempt]:
 
 def redone_steps(session: Session, job_id: JobId) -> int:
     """Steps trained more than once: what was done beyond the step that the next attempt started from."""
-    redone = reached = 0
-    for attempt in attempts(session, job_id):
+    return sum(redone for _, redone in redone_by(attempts(session, job_id)))
+
+
+def redone_by(attempts_in_order: Sequence[JobAttempt]) -> Iterator[tuple[JobAttempt, int]]:
+    """Each attempt that did again what an earlier one had done, with how many steps that were."""
+    reached = 0
+    for attempt in attempts_in_order:
         if attempt.last_step:  # else it ended before its first step, and took nothing back
             start = attempt.resumed_from_step or 0
-            redone += max(0, reached - start)
+            if reached > start:
+                yield attempt, reached - start
             reached = attempt.last_step
-    return redone
 
 
 def held_seconds(session: Session, job_id: JobId) -> float:

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -55,16 +56,13 @@ _MISSING = {"NoSuchKey", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
 _DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
 _FULL = {
-    "507",  # RFC 4918, Insufficient Storage
-    "InsufficientStorage",
     "QuotaExceeded",  # Ceph
-    "StorageFull",
     "XMinioStorageFull",
     "XMinioAdminBucketQuotaExceeded",
 }
-_FULL_SENTENCES = ("no space left on device", "no writable volumes", "no free volumes")
+_FULL_TEXTS = ("no space left on device", "no writable volumes", "no free volumes")
 """In the message of servers that have no code for it."""
-_REFUSED_STATUSES = {401, 403}
+_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 _FIXES = {
     "NoSuchBucket": "Create the bucket, or name an existing one in PODIUM_STORE_URL.",
     "AccessDenied": "Allow this key to get, put, list and delete objects of the bucket.",
@@ -209,7 +207,7 @@ class S3Store:
             try:
                 self._stranger.get_object(Bucket=self.bucket, Key=self._full(key))["Body"].close()
             except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] in _REFUSED_STATUSES:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] in _REFUSED:
                     return
                 raise
         message = "The object store answers requests that are signed with a wrong secret: anybody could read and write."
@@ -287,7 +285,8 @@ def _translated(key: str) -> Iterator[None]:
         yield
     except ClientError as error:
         facts = error.response.get("Error", {})
-        raise _error_of(facts.get("Code", ""), facts.get("Message", ""), key) from error
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        raise _error_of(facts.get("Code", ""), facts.get("Message", ""), key, status) from error
     except (NoCredentialsError, PartialCredentialsError) as error:
         fix = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role."
         raise StoreMisconfigured("There are no credentials for the object store.", fix=fix) from error
@@ -298,14 +297,18 @@ def _translated(key: str) -> Iterator[None]:
         raise StoreUnavailable(f"The object store did not answer for {key} ({type(error).__name__}).") from error
 
 
-def _error_of(code: str, message: str, key: str) -> StoreError:
+def _error_of(code: str, message: str, key: str, status: int | None = None) -> StoreError:
     if code in _MISSING:
         return ObjectNotFound(f"There is no object {key}.")
     if code in _TAKEN:
         return ObjectExists(f"There is an object {key} already.")
     if code in _DAMAGED:
         return DigestMismatch(f"The object store received other bytes for {key} than were sent: {message}")
-    if code in _FULL or any(sentence in message.lower() for sentence in _FULL_SENTENCES):
+    if (
+        status == HTTPStatus.INSUFFICIENT_STORAGE
+        or code in _FULL
+        or any(text in message.lower() for text in _FULL_TEXTS)
+    ):
         return StoreFull(f"The object store has no room for {key}: {code}: {message}")
     if code in _FIXES:
         return StoreMisconfigured(f"The object store refused {key}: {code}: {message}", fix=_FIXES[code])

@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
+    initialize,
     invariant,
-    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -33,14 +32,15 @@ from core.db.models import Base, Checkpoint, Job, JobAttempt, JobEvent, now
 from core.db.session import Sessions
 from core.ids import JobId
 from core.status import TRANSITIONS, JobStatus, StatusReason
-from tests.factories import add_job, claim, expire
+from tests.factories import claim, expire, queued_job
 
 MAX_FAILURES = 3
 LONG_S = 3600.0
 """Longer than any test: leases and hints end only where a rule lets them."""
-MOST_ALIVE = 2
+MOST_ALIVE = 3
 """Unfinished jobs at a time: few, so that each gets far."""
 
+T = TypeVar("T")
 Write = Callable[[Session, Lease], Any]
 
 
@@ -183,10 +183,34 @@ class Ledger:
         return [row for row in rows if row["job_id"] == job_id]
 
 
-class LivesOfJobs(RuleBasedStateMachine):
-    known = Bundle("known")
-    granted = Bundle("granted")
+def for_a_job(which: Callable[[ModelJob], bool], **choices: st.SearchStrategy[Any]) -> Callable[[T], T]:
+    """A rule for one of the jobs that are so; no step of a walk is spent where there is none."""
 
+    def candidates(machine: "LivesOfJobs") -> list[JobId]:
+        return [job_id for job_id, job in machine.models.items() if which(job)]
+
+    def decorate(step: T) -> T:
+        one = st.runner().flatmap(lambda machine: st.sampled_from(candidates(machine)))
+        return precondition(lambda machine: bool(candidates(machine)))(rule(job_id=one, **choices)(step))
+
+    return decorate
+
+
+def is_alive(job: ModelJob) -> bool:
+    return not job.status.is_terminal
+
+
+def is_running(job: ModelJob) -> bool:
+    """On a lease that stands, or has ended unnoticed."""
+    return job.status is JobStatus.RUNNING
+
+
+def is_workable(job: ModelJob) -> bool:
+    """Held by a worker, or free for one to take."""
+    return job.is_leased or job.is_waiting
+
+
+class LivesOfJobs(RuleBasedStateMachine):
     def __init__(self, sessions: Sessions) -> None:
         super().__init__()
         self.sessions = sessions
@@ -202,48 +226,59 @@ class LivesOfJobs(RuleBasedStateMachine):
 
     # What clients do
 
-    @precondition(lambda self: sum(not job.status.is_terminal for job in self.models.values()) < MOST_ALIVE)
-    @rule(target=known)
-    def submit(self) -> JobId:
-        with self.sessions.begin() as session:
-            job_id = add_job(session).id
-        self.models[job_id] = ModelJob()
-        return job_id
+    @initialize()
+    def submit_the_first(self) -> None:
+        for _ in range(MOST_ALIVE):
+            self.submit()
 
-    @rule(job_id=known)
+    @precondition(lambda self: sum(map(is_alive, self.models.values())) < MOST_ALIVE)
+    @rule()
+    def submit(self) -> None:
+        self.models[queued_job(self.sessions)] = ModelJob()
+
+    @for_a_job(is_alive)
     def request_cancel(self, job_id: JobId) -> None:
         job = self.models[job_id]
-        assert self._ask(jobs.request_cancel, job_id) is not job.status.is_terminal
-        if job.status.is_terminal:
-            return
-        if job.status is JobStatus.RUNNING and not job.wants_cancel:
+        assert self._ask(jobs.request_cancel, job_id)
+        if is_running(job) and not job.wants_cancel:
             job.codes.append("cancel_requested")
         job.wants_cancel = True
-        if job.status is not JobStatus.RUNNING:
+        if not is_running(job):
             job.settle()
 
-    @rule(job_id=known)
+    @for_a_job(is_alive)
     def request_pause(self, job_id: JobId) -> None:
         job = self.models[job_id]
-        assert self._ask(jobs.request_pause, job_id) is not job.status.is_terminal
-        if job.status.is_terminal:
-            return
-        if job.status is JobStatus.RUNNING and not job.wants_pause:
+        assert self._ask(jobs.request_pause, job_id)
+        if is_running(job) and not job.wants_pause:
             job.codes.append("pause_requested")
         job.wants_pause = True
         job.settle_if_queued()
 
-    @rule(job_id=known)
+    @for_a_job(lambda job: job.status is JobStatus.PAUSED)
     def resume(self, job_id: JobId) -> None:
         job = self.models[job_id]
-        is_paused, is_pausing = job.status is JobStatus.PAUSED, job.status is JobStatus.RUNNING and job.wants_pause
-        assert self._ask(jobs.resume, job_id) is (is_paused or is_pausing)
-        if is_pausing:
-            job.wants_pause = False
-            job.codes.append("pause_withdrawn")
-        if is_paused:
-            job.wants_pause = job.is_hinted = False
-            job.become(JobStatus.QUEUED, "resume_requested")
+        assert self._ask(jobs.resume, job_id)
+        job.wants_pause = job.is_hinted = False
+        job.become(JobStatus.QUEUED, "resume_requested")
+
+    @for_a_job(lambda job: is_running(job) and job.wants_pause)
+    def withdraw_pause(self, job_id: JobId) -> None:
+        job = self.models[job_id]
+        assert self._ask(jobs.resume, job_id)
+        job.wants_pause = False
+        job.codes.append("pause_withdrawn")
+
+    @for_a_job(lambda job: not job.is_waiting)
+    def ask_in_vain(self, job_id: JobId) -> None:
+        """The invariants then see that nothing has changed."""
+        job = self.models[job_id]
+        assert claim(self.sessions, job_id, max_failures=MAX_FAILURES) is None
+        if job.status.is_terminal or (is_running(job) and not job.wants_pause):
+            assert not self._ask(jobs.resume, job_id)
+        if job.status.is_terminal:
+            assert not self._ask(jobs.request_pause, job_id)
+            assert not self._ask(jobs.request_cancel, job_id)
 
     # What dispatchers do
 
@@ -267,85 +302,93 @@ class LivesOfJobs(RuleBasedStateMachine):
 
     # What workers do
 
-    @rule(target=granted, job_id=known)
-    def claim(self, job_id: JobId) -> Lease | Any:
-        lease, job = claim(self.sessions, job_id, ttl_s=LONG_S, max_failures=MAX_FAILURES), self.models[job_id]
-        if job.status is JobStatus.RUNNING and not job.is_leased:
+    @for_a_job(lambda job: job.is_waiting)
+    def claim(self, job_id: JobId) -> None:
+        job = self.models[job_id]
+        lease = claim(self.sessions, job_id, ttl_s=LONG_S, max_failures=MAX_FAILURES)
+        if is_running(job):
             job.lose_worker()
         if job.status is not JobStatus.QUEUED:
             assert lease is None
-            return multiple()
+            return
         assert lease is not None
         assert (lease.job_id, lease.attempt) == (job_id, job.attempt + 1)
         job.begin(lease)
         self.leases.append(lease)
-        return lease
 
-    @rule(job_id=known)
+    @for_a_job(lambda job: job.is_leased)
     def die(self, job_id: JobId) -> None:
-        if self.models[job_id].is_leased:
-            expire(self.sessions, job_id)
-            self.models[job_id].is_leased = False
+        expire(self.sessions, job_id)
+        self.models[job_id].is_leased = False
 
-    @rule(job_id=known)
+    @for_a_job(is_workable)
     def renew(self, job_id: JobId) -> None:
         job = self.models[job_id]
 
         def write(session: Session, lease: Lease) -> None:
             assert stay(session, lease) == Wishes(cancel=job.wants_cancel, pause=job.wants_pause)
 
-        self._as_holder(job, write)
+        self._as_holder(job_id, write)
 
-    @rule(job_id=known, step=st.integers(1, 6))
+    @for_a_job(is_workable, step=st.integers(1, 6))
     def commit_checkpoint(self, job_id: JobId, step: int) -> None:
         job = self.models[job_id]
 
         def write(session: Session, lease: Lease) -> None:
             assert save(session, lease, step) is ((step, job.attempt) not in job.checkpoints)
 
-        if self._as_holder(job, write):
+        if self._as_holder(job_id, write):
             job.commit(step)
 
-    @rule(job_id=known)
+    @for_a_job(is_workable)
     def release_preempted(self, job_id: JobId) -> None:
         job = self.models[job_id]
         facts = {"preemptions": job.preemptions + 1, "hinted_at": None}
-        if self._as_holder(job, partial(give_back, reason=StatusReason.PREEMPTED, **facts)):
+        if self._as_holder(job_id, partial(give_back, reason=StatusReason.PREEMPTED, **facts)):
             job.preemptions += 1
             job.is_hinted = False
             job.leave(JobStatus.QUEUED, "preempted", StatusReason.PREEMPTED)
             job.settle_if_queued()
 
-    @rule(job_id=known)
+    @for_a_job(is_workable)
     def release_crashed(self, job_id: JobId) -> None:
         job = self.models[job_id]
         facts = {"failures": job.failures + 1}
-        if self._as_holder(job, partial(give_back, reason=StatusReason.TRAINER_CRASHED, **facts)):
+        if self._as_holder(job_id, partial(give_back, reason=StatusReason.TRAINER_CRASHED, **facts)):
             job.failures += 1
             job.leave(JobStatus.QUEUED, "trainer_crashed", StatusReason.TRAINER_CRASHED)
             job.settle_if_queued()
 
-    @rule(job_id=known, reason=st.sampled_from([StatusReason.USER_PAUSED, StatusReason.DISK_FULL]))
+    @for_a_job(is_workable, reason=st.sampled_from([StatusReason.USER_PAUSED, StatusReason.DISK_FULL]))
     def pause_under_lease(self, job_id: JobId, reason: StatusReason) -> None:
         job = self.models[job_id]
-        if self._as_holder(job, partial(leave_paused, reason=reason)):
+        if self._as_holder(job_id, partial(leave_paused, reason=reason)):
             job.wants_pause = True
             job.leave(JobStatus.PAUSED, "paused", reason)
             if job.wants_cancel:
                 job.settle()
 
-    @rule(job_id=known, status=st.sampled_from([status for status in JobStatus if status.is_terminal]))
+    @for_a_job(is_workable, status=st.sampled_from([status for status in JobStatus if status.is_terminal]))
     def finish(self, job_id: JobId, status: JobStatus) -> None:
         job = self.models[job_id]
-        if self._as_holder(job, partial(end, status=status)):
+        if self._as_holder(job_id, partial(end, status=status)):
             job.leave(status, status)
 
-    @rule(lease=granted, write=st.sampled_from(sorted(WRITES)))
+    @precondition(lambda self: self._fallen_leases())
+    @rule(
+        lease=st.runner().flatmap(lambda self: st.sampled_from(self._fallen_leases())),
+        write=st.sampled_from(sorted(WRITES)),
+    )
     def write_as_zombie(self, lease: Lease, write: str) -> None:
         """A worker that comes back from the dead, or did not notice that its lease ended."""
-        job = self.models[lease.job_id]
-        if not (job.is_leased and job.lease == lease):
-            self._is_refused(lease, WRITES[write])
+        self._is_refused(lease, WRITES[write])
+
+    @rule()
+    def ask_which_leases_stand(self) -> None:
+        standing = [lease for lease in self.leases if self._stands(lease)]
+        assert sorted(lease.job_id for lease in standing) == sorted(
+            job_id for job_id, job in self.models.items() if job.is_leased
+        ), "one for each job that is held, and no other"
 
     # What must hold whenever nobody writes
 
@@ -354,14 +397,6 @@ class LivesOfJobs(RuleBasedStateMachine):
         ledger = Ledger.read(self.sessions)
         self._check_against_the_model(ledger)
         self._check_laws(ledger)
-
-    @rule()
-    def ask_which_leases_stand(self) -> None:
-        standing = [lease for lease in self.leases if self._stands(lease)]
-        assert {lease.job_id: lease for lease in standing} == {
-            job_id: job.lease for job_id, job in self.models.items() if job.is_leased
-        }
-        assert len(standing) == len({lease.job_id for lease in standing}), "at most one of a job"
 
     def _check_against_the_model(self, ledger: Ledger) -> None:
         assert ledger.jobs.keys() == self.models.keys()
@@ -390,13 +425,14 @@ class LivesOfJobs(RuleBasedStateMachine):
             assert job is not None
             return request(session, job)
 
-    def _as_holder(self, job: ModelJob, write: Write) -> bool:
-        """Whether it was written: under the newest lease, which must be refused unless it stands."""
-        if job.lease is None:
-            return False
+    def _as_holder(self, job_id: JobId, write: Write) -> bool:
+        """Whether it was written: by the job's worker, or by one that takes it first, if that can be."""
+        job = self.models[job_id]
+        if job.is_waiting:
+            self.claim(job_id)
         if not job.is_leased:
-            self._is_refused(job.lease, write)
             return False
+        assert job.lease is not None
         with self.sessions.begin() as session:
             write(session, job.lease)
         return True
@@ -406,6 +442,10 @@ class LivesOfJobs(RuleBasedStateMachine):
         with pytest.raises(LeaseLost), self.sessions.begin() as session:
             write(session, lease)
         assert Ledger.read(self.sessions) == before, "and it changed nothing"
+
+    def _fallen_leases(self) -> list[Lease]:
+        holding = [job.lease for job in self.models.values() if job.is_leased]
+        return [lease for lease in self.leases if lease not in holding]
 
     def _stands(self, lease: Lease) -> bool:
         with self.sessions() as session:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 
@@ -27,25 +28,6 @@ from core.storage.store import (
 )
 
 OTHER_DIGEST = hashlib.sha256(b"other bytes").hexdigest()
-
-
-@pytest.fixture
-def folder_store(tmp_path: Path) -> FolderStore:
-    store = open_store(Settings(_env_file=None, store_url=f"file://{tmp_path}/the%20store"))
-    assert isinstance(store, FolderStore)
-    return store
-
-
-@pytest.fixture
-def s3_store(s3_settings: Settings) -> S3Store:
-    store = open_store(s3_settings)
-    assert isinstance(store, S3Store)
-    return store
-
-
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest) -> ObjectStore:
-    return request.getfixturevalue(f"{request.param}_store")
 
 
 def keys_under(store: ObjectStore, prefix: str) -> list[str]:
@@ -198,6 +180,18 @@ def test_list_stays_under_its_prefix(store: ObjectStore) -> None:
     assert keys_under(store, "") == ["files/x", "jobs/1/a", "jobs/1/b.txt", "jobs/1/b/c", "jobs/10/a"]
     assert [info.size_bytes for info in store.list("jobs/10/")] == [len("jobs/10/a")]
     assert keys_under(store, "nothing/") == []
+
+
+def test_every_object_tells_when_it_was_written_by_the_clock_of_its_store(store: ObjectStore) -> None:
+    before = store.clock() - timedelta(seconds=1)  # S3 tells whole seconds, and a kernel its last tick
+    store.put_bytes("a/b", b"x")
+
+    (listed,) = store.list("a/")
+    head = store.head("a/b")
+
+    assert head is not None
+    for info in (listed, head):
+        assert before <= info.modified_at <= store.clock()
 
 
 def test_delete_prefix_spares_the_neighbours(store: ObjectStore) -> None:
@@ -358,9 +352,3 @@ def test_clients_are_not_sent_to_a_store_that_they_cannot_reach(
 
     for store in (folder_store, private_s3):
         assert store.presign("a/b", filename="b", content_type="text/plain", expires_s=60) is None
-
-
-def test_check_passes_and_leaves_nothing(store: ObjectStore) -> None:
-    store.check()
-
-    assert keys_under(store, "") == []

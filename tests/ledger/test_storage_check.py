@@ -1,16 +1,17 @@
 """What `check()` proves about a store, and what it says about one that does not work."""
 
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import subprocess
+import sys
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from core.settings import Settings
 from core.storage.connect import open_store
 from core.storage.folder import FolderStore
-from core.storage.store import ObjectStore, StoreError, StoreMisconfigured, StoreUnavailable
+from core.storage.store import ObjectStore, Proof, StoreError, StoreMisconfigured, StoreUnavailable
+from tests.servers.s3_gateway import Gateway, running_gateway
+from tests.servers.seaweedfs import S3Server
 
 
 def failure_of_check(store: ObjectStore) -> StoreError:
@@ -70,52 +71,41 @@ def test_check_says_that_the_folder_cannot_be_written(tmp_path: Path) -> None:
     assert "PODIUM_STORE_URL" in (error.fix or "")
 
 
-class CarelessS3(BaseHTTPRequestHandler):
-    """A server that keeps objects but ignores conditions or digests, as some do."""
-
-    protocol_version = "HTTP/1.1"
-    keeps_conditions = False
-    objects: dict[str, bytes]
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.keeps_conditions and self.headers["If-None-Match"] and self.path in self.objects:
-            self.answer(412)
-            return
-        self.objects[self.path] = body
-        self.answer(200)
-
-    def do_GET(self) -> None:
-        self.answer(200, self.objects[self.path])
-
-    def do_DELETE(self) -> None:
-        self.answer(204)
-
-    def answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None: ...
-
-
-@pytest.fixture(params=[False, True], ids=["ignores conditions", "ignores digests"])
-def careless_s3(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    handler = type("Handler", (CarelessS3,), {"keeps_conditions": request.param, "objects": {}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", "SHA-256" if request.param else "If-None-Match"
-        server.shutdown()
-
-
-def test_check_refuses_a_server_that_breaks_the_contract(careless_s3: tuple[str, str], s3_settings: Settings) -> None:
-    endpoint_url, complaint = careless_s3
-
-    error = failure_of_check(open_store(s3_settings.model_copy(update={"s3_endpoint_url": endpoint_url})))
+@pytest.mark.parametrize(
+    ("drops", "sin"),
+    [
+        ({"if-none-match"}, "If-None-Match"),
+        ({"x-amz-checksum-sha256"}, "SHA-256"),
+        (set(), "wrong secret"),
+    ],
+    ids=["ignores conditional writes", "ignores checksums", "takes any secret"],
+)
+def test_check_refuses_a_server_that_breaks_the_contract_and_names_how(
+    s3_server: S3Server, s3_settings: Settings, drops: set[str], sin: str
+) -> None:
+    with running_gateway(Gateway(s3_server, drops=frozenset(drops))) as gateway:
+        error = failure_of_check(open_store(s3_settings.model_copy(update={"s3_endpoint_url": gateway.url})))
 
     assert isinstance(error, StoreMisconfigured)
-    assert complaint in error.message
+    assert sin in error.message
+    assert error.fix is not None
+    assert list(open_store(s3_settings).list("")) == [], "the probe is gone"
+
+
+def test_check_says_what_it_proved_and_leaves_nothing(store: ObjectStore) -> None:
+    test = store.check()
+
+    assert set(Proof) - set(test.proved) == ({Proof.SIGNATURE} if isinstance(store, FolderStore) else set())
+    assert test.seconds > 0
+    assert list(store.list("")) == []
+
+
+def test_a_folder_store_does_not_wait_for_boto3(tmp_path: Path) -> None:
+    program = (
+        "import sys; from core.settings import Settings; from core.storage.connect import open_store;"
+        f"open_store(Settings(_env_file=None, store_url='file://{tmp_path}')).check(); sys.exit('boto3' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("url", ["", "/var/lib", "file://", "file://host/folder", "file:///", "s3://", "gs://bucket"])

@@ -11,6 +11,7 @@ from core.spec import JobSpec
 from core.status import Stage
 from worker.run_directory import CheckpointSaved, RunDirectory, StageStarted, StepDone, json_number
 from worker.training.checkpoints import republish_checkpoint, save_checkpoint
+from worker.training.interval import SaveClock
 from worker.training.pace import Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
@@ -36,6 +37,7 @@ class StepEnd(TrainerCallback):
         scoreboard: Scoreboard,
         phases: PhaseTimer,
         stop: StopRequest,
+        save_clock: SaveClock,
     ) -> None:
         self._trainer = trainer
         self._run = run
@@ -43,6 +45,7 @@ class StepEnd(TrainerCallback):
         self._scoreboard = scoreboard
         self._phases = phases
         self._stop = stop
+        self._save_clock = save_clock
         self._pace = Pace()
         stop.time_to_safe = self._pace.time_to_safe
 
@@ -61,6 +64,7 @@ class StepEnd(TrainerCallback):
                 republish_checkpoint(self._run, step, self._progress)
                 self._announce_checkpoint(step, metrics, is_best=True)
         self._phases.lap()
+        self._save_clock.begin()
         self._pace.begin_step()
 
     def on_pre_optimizer_step(
@@ -113,7 +117,7 @@ class StepEnd(TrainerCallback):
 
     def _checkpoint_is_due(self, step: int) -> bool:
         regular = step % self._spec.checkpoints.every_steps == 0
-        return regular or step >= self._spec.max_steps or self._stop.wanted
+        return regular or step >= self._spec.max_steps or self._stop.wanted or self._save_clock.is_due()
 
     def _evaluate(self, step: int) -> tuple[dict[str, float | None], bool]:
         self._run.append(StageStarted(at=time.time(), stage=Stage.EVALUATING))
@@ -127,6 +131,7 @@ class StepEnd(TrainerCallback):
     def _save(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
             save_checkpoint(self._trainer, self._run, self._progress)
+        self._save_clock.note_save(self._pace.save_cost_s)
         self._announce_checkpoint(step, metrics, is_best=is_best)
 
     def _announce_checkpoint(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:

@@ -29,6 +29,7 @@ from worker.training.environment import Device, describe_environment, detect_dev
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
 from worker.training.failures import named_failure
+from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
@@ -119,7 +120,8 @@ def _load(
     evaluator.on_batch = phases.beat
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StepEnd(trainer, run, spec, scoreboard, phases, stop))
+    save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)
+    trainer.add_callback(StepEnd(trainer, run, spec, scoreboard, phases, stop, save_clock))
     return Workbench(trainer, scoreboard, data, device)
 
 

@@ -15,4 +15,4 @@ def _match_by_id_alone(lease: Lease) -> tuple[ColumnElement[bool], ...]:
     return (Job.id == lease.job_id,)
 
 
-leases._held = _match_by_id_alone  # noqa: SLF001 - the predicate that every fenced write goes through
+leases._held = _match_by_id_alone

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,6 +108,7 @@ class Trainers:
         model: Path | None = None,
         hub: tuple[str, str] | None = None,
         resume: tuple[RunDirectory, int] | None = None,
+        baseline: RunDirectory | None = None,
         **changes: Mapping[str, Any],
     ) -> RunDirectory:
         """A run directory. `rewards`: sources by name. `hub`: id and commit. `changes` go into TOY_SPEC's sections."""
@@ -129,12 +131,29 @@ class Trainers:
         if resume is not None:
             earlier, step = resume
             run.resume.symlink_to(earlier.checkpoint(step))
-            run.evaluation("baseline").symlink_to(earlier.evaluation("baseline"))
+            baseline = baseline or earlier
+        if baseline is not None and baseline.evaluation("baseline").exists():
+            run.evaluation("baseline").symlink_to(baseline.evaluation("baseline"))
         path = None if hub else model or self.model
         run.create(
             RunPlan(job_id="ftjob-1", attempt=1, spec=spec, model_path=path, resume_step=resume[1] if resume else None)
         )
         return run
+
+    def train_killed(self, name: str, faults: Sequence[str], **layout: Any) -> list[Ended]:
+        """Attempt after attempt, each killed at its fault (`core.failpoints`) and followed by one that goes on from
+        the newest checkpoint there is, as the supervisor does; the last is left to finish.
+        """
+        ended: list[Ended] = []
+        resume: tuple[RunDirectory, int] | None = None
+        for number, fault in enumerate([*faults, ""]):
+            run = self.lay_out(
+                f"{name}-a{number + 1}", resume=resume, baseline=ended[0].run if ended else None, **layout
+            )
+            ended.append(self.finish(run, self.start(run, partial(faulty_main, fault))))
+            saved = [int(folder.name.removeprefix("step-")) for folder in run.path.glob("checkpoints/step-*")]
+            resume = (run, max(saved)) if saved else resume
+        return ended
 
     def make_model(self, folder: Path, *, chat: bool = True) -> Path:
         maker = self.processes.Process(target=save_toy_model, args=(folder, chat))
@@ -219,6 +238,13 @@ def trainer_main(path: str) -> int:
 
     sys.argv = ["worker.training.run", path]
     return main()
+
+
+def faulty_main(fault: str, path: str) -> int:
+    from core import failpoints
+
+    failpoints.arm(fault)
+    return trainer_main(path)
 
 
 def _enter(path: str, main: Callable[[str], int]) -> None:

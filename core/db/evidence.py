@@ -1,0 +1,82 @@
+"""What the ledger knows of a job that explains where it stands: read in one transaction, judged elsewhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.db import jobs, progress
+from core.db.models import Checkpoint, Job, JobAttempt, JobEvent, StepMetrics, now
+
+TROUBLE = ("warn", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Every warning of one code in the event log; what it says is what the newest one said."""
+
+    code: str
+    message: str
+    data: dict[str, Any]
+    count: int
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    at: datetime
+    """When it was read, by the database's clock, as every other time here."""
+    status_since: datetime
+    jobs_ahead: int
+    """Queued jobs that workers are told of before this one; 0 unless it is queued itself."""
+    attempts: Sequence[JobAttempt]
+    newest_step: StepMetrics | None
+    durable: Checkpoint | None
+    """The newest checkpoint that is whole."""
+    corrupt: Sequence[Checkpoint]
+    notices: Sequence[Notice]
+
+
+def gather(session: Session, job: Job) -> Evidence:
+    steps = progress.newest_steps(session, job.id, limit=1)
+    checkpoints = select(Checkpoint).where(Checkpoint.job_id == job.id)
+    whole = checkpoints.where(Checkpoint.corrupt_at.is_(None), Checkpoint.collected_at.is_(None))
+    return Evidence(
+        at=session.scalars(select(now())).one(),
+        status_since=_status_since(session, job),
+        jobs_ahead=jobs.queued_before(session, job),
+        attempts=progress.attempts(session, job.id),
+        newest_step=steps[0] if steps else None,
+        durable=session.scalar(whole.order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc()).limit(1)),
+        corrupt=session.scalars(checkpoints.where(Checkpoint.corrupt_at.is_not(None)).order_by(Checkpoint.step)).all(),
+        notices=_notices(session, job),
+    )
+
+
+def _status_since(session: Session, job: Job) -> datetime:
+    """When `transition` wrote the status that the job has; a job that was never anything else has it from the start."""
+    entered = select(func.max(JobEvent.created_at)).where(
+        JobEvent.job_id == job.id, JobEvent.data["to"].astext == job.status
+    )
+    return session.scalar(entered) or job.created_at
+
+
+def _notices(session: Session, job: Job) -> Sequence[Notice]:
+    rows = session.execute(
+        select(
+            JobEvent.code,
+            JobEvent.message,
+            JobEvent.data,
+            func.count().over(partition_by=JobEvent.code),
+            func.min(JobEvent.created_at).over(partition_by=JobEvent.code),
+            func.max(JobEvent.created_at).over(partition_by=JobEvent.code),
+        )
+        .distinct(JobEvent.code)
+        .where(JobEvent.job_id == job.id, JobEvent.level.in_(TROUBLE))
+        .order_by(JobEvent.code, JobEvent.seq.desc())
+    )
+    return [Notice(*row) for row in rows]
