@@ -66,17 +66,21 @@ def _status_since(session: Session, job: Job) -> datetime:
 
 
 def _notices(session: Session, job: Job) -> Sequence[Notice]:
-    rows = session.execute(
+    totals = (
         select(
-            JobEvent.code,
-            JobEvent.message,
-            JobEvent.data,
-            func.count().over(partition_by=JobEvent.code),
-            func.min(JobEvent.created_at).over(partition_by=JobEvent.code),
-            func.max(JobEvent.created_at).over(partition_by=JobEvent.code),
+            func.max(JobEvent.seq).label("newest"),
+            func.count().label("count"),
+            func.min(JobEvent.created_at).label("first_at"),
+            func.max(JobEvent.created_at).label("last_at"),
         )
-        .distinct(JobEvent.code)
         .where(JobEvent.job_id == job.id, JobEvent.level.in_(TROUBLE))
-        .order_by(JobEvent.code, JobEvent.seq.desc())
+        .group_by(JobEvent.code)
+        .subquery()
+    )
+    rows = session.execute(
+        select(JobEvent.code, JobEvent.message, JobEvent.data, totals.c.count, totals.c.first_at, totals.c.last_at)
+        .join(totals, JobEvent.seq == totals.c.newest)
+        .where(JobEvent.job_id == job.id)
+        .order_by(JobEvent.seq)
     )
     return [Notice(*row) for row in rows]

@@ -40,11 +40,14 @@ def only_collector(sessions: Sessions) -> Iterator[bool]:
 
 
 def is_orphaned_checkpoint(session: Session, place: CheckpointPlace, *, evidence_s: float) -> bool:
-    """No row, or one that was given up; a damaged one stays to be looked at for `evidence_s`, a pinned one always."""
-    kept = select(Checkpoint.id).where(
-        Checkpoint.job_id == place.job_id,
-        Checkpoint.step == place.step,
-        Checkpoint.attempt == place.attempt,
+    """Given up, or without a row that could still come from the attempt that holds the job.
+
+    A damaged one stays to be looked at for `evidence_s`, a pinned one always.
+    """
+    row = select(Checkpoint.id).where(
+        Checkpoint.job_id == place.job_id, Checkpoint.step == place.step, Checkpoint.attempt == place.attempt
+    )
+    kept = row.where(
         Checkpoint.collected_at.is_(None),
         or_(
             Checkpoint.corrupt_at.is_(None),
@@ -52,7 +55,7 @@ def is_orphaned_checkpoint(session: Session, place: CheckpointPlace, *, evidence
             Checkpoint.corrupt_at > now() - timedelta(seconds=evidence_s),
         ),
     )
-    uploading = and_(Job.status == JobStatus.RUNNING, Job.attempt == place.attempt)
+    uploading = and_(Job.status == JobStatus.RUNNING, Job.attempt == place.attempt, not_(row.exists()))
     return _is_any(session, Job.id == place.job_id, Job.attempt >= place.attempt, not_(uploading), not_(kept.exists()))
 
 

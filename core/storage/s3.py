@@ -304,11 +304,8 @@ def _error_of(code: str, message: str, key: str, status: int | None = None) -> S
         return ObjectExists(f"There is an object {key} already.")
     if code in _DAMAGED:
         return DigestMismatch(f"The object store received other bytes for {key} than were sent: {message}")
-    if (
-        status == HTTPStatus.INSUFFICIENT_STORAGE
-        or code in _FULL
-        or any(text in message.lower() for text in _FULL_TEXTS)
-    ):
+    says_full = code in _FULL or any(text in message.lower() for text in _FULL_TEXTS)
+    if says_full or status == HTTPStatus.INSUFFICIENT_STORAGE:
         return StoreFull(f"The object store has no room for {key}: {code}: {message}")
     if code in _FIXES:
         return StoreMisconfigured(f"The object store refused {key}: {code}: {message}", fix=_FIXES[code])

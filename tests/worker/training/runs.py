@@ -13,11 +13,11 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.ids import FileId
+from core.ids import CheckpointId, FileId, JobId
 from core.results import Evaluation
 from core.reward_source import analyse
 from core.rows import FileFormat
-from core.spec import DataRef, JobSpec, PinnedReward
+from core.spec import CheckpointRef, DataRef, JobSpec, PinnedReward
 from worker.run_directory import FAILED_EXIT_CODE, Outcome, Rollout, RolloutsDone, RunDirectory, RunPlan, StepDone
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
@@ -109,6 +109,8 @@ class Trainers:
         hub: tuple[str, str] | None = None,
         resume: tuple[RunDirectory, int] | None = None,
         baseline: RunDirectory | None = None,
+        start: tuple[RunDirectory, int] | None = None,
+        grace_s: float = 25.0,
         **changes: Mapping[str, Any],
     ) -> RunDirectory:
         """A run directory. `rewards`: sources by name. `hub`: id and commit. `changes` go into TOY_SPEC's sections."""
@@ -134,9 +136,19 @@ class Trainers:
             baseline = baseline or earlier
         if baseline is not None and baseline.evaluation("baseline").exists():
             run.evaluation("baseline").symlink_to(baseline.evaluation("baseline"))
-        path = None if hub else model or self.model
+        if start is not None:
+            earlier, step = start
+            run.start.symlink_to(earlier.checkpoint(step))
+            spec = spec.model_copy(update={"start_from": _reference(step)})
         run.create(
-            RunPlan(job_id="ftjob-1", attempt=1, spec=spec, model_path=path, resume_step=resume[1] if resume else None)
+            RunPlan(
+                job_id="ftjob-1",
+                attempt=1,
+                spec=spec,
+                model_path=None if hub else model or self.model,
+                resume_step=resume[1] if resume else None,
+                stop_grace_s=grace_s,
+            )
         )
         return run
 
@@ -257,6 +269,12 @@ def _enter(path: str, main: Callable[[str], int]) -> None:
 
     torch.set_num_threads(1)
     sys.exit(main(path))
+
+
+def _reference(step: int) -> CheckpointRef:
+    return CheckpointRef(
+        job_id=JobId("ftjob-0"), checkpoint_id=CheckpointId("ftckpt-0"), step=step, prefix="", manifest_sha256=""
+    )
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

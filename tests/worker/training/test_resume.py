@@ -14,6 +14,7 @@ from worker.run_directory import (
     STOPPED_EXIT_CODE,
     CheckpointSaved,
     EvaluationDone,
+    Notice,
     RunDirectory,
     StageStarted,
     StepDone,
@@ -99,6 +100,55 @@ def test_told_to_stop_during_an_evaluation_it_takes_it_after_resuming(trainers: 
     assert resumed.weights == uninterrupted.weights
     is_best = [saved.is_best for saved in uninterrupted.entries(CheckpointSaved) if saved.step == 4]
     assert [saved.is_best for saved in resumed.entries(CheckpointSaved) if saved.step == 4] == [True] * sum(is_best)
+
+
+def test_told_to_go_with_too_little_time_for_the_step_it_leaves_at_once(trainers: Trainers) -> None:
+    """What it would have saved is lost either way; the rest of the step is not paid for."""
+    layout = {**LONG, "hyperparameters": {**LONG["hyperparameters"], "max_steps": 100_000}}
+    run = trainers.lay_out("hurried", grace_s=0.0, **{**layout, "checkpoints": {"every_steps": 1_000_000}})
+    process = trainers.start(run)
+    wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
+    assert stopped.entries(CheckpointSaved) == []
+    assert [entry.code for entry in stopped.entries(Notice)] == ["left_without_saving"]
+
+
+def test_told_to_pause_it_takes_the_time_to_save(trainers: Trainers) -> None:
+    layout = {**LONG, "hyperparameters": {**LONG["hyperparameters"], "max_steps": 100_000}}
+    run = trainers.lay_out("paused", grace_s=0.0, **{**layout, "checkpoints": {"every_steps": 1_000_000}})
+    process = trainers.start(run)
+    wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
+    os.kill(process.pid or 0, signal.SIGINT)
+    stopped = trainers.finish(run, process)
+    assert stopped.entries(CheckpointSaved)[-1].step == stopped.outcome.step
+
+
+def test_told_to_go_before_training_it_leaves_at_once(trainers: Trainers) -> None:
+    run = trainers.lay_out("early", **{**LONG, "evaluation": {"samples_per_task": 64}})
+    process = trainers.start(run)
+    wait_until(lambda: (pulse := run.read_pulse()) and pulse.phase == "evaluation", what="the baseline")
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert (stopped.exit_code, stopped.outcome.kind, stopped.steps) == (STOPPED_EXIT_CODE, "stopped", {})
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_branch_begins_as_the_checkpoint_was(trainers: Trainers, method: str) -> None:
+    """Its baseline is the evaluation that the other run took there, answer by answer."""
+    layout: dict[str, Any] = {
+        "adapter": {"method": method},
+        "hyperparameters": {"max_steps": 4, "learning_rate": 0.05 if method == "lora" else 0.005},
+        "evaluation": {"every_steps": 2},
+        "checkpoints": {"every_steps": 2},
+    }
+    parent = trainers.train(f"parent-{method}", **layout)
+    branch = trainers.train(f"branch-{method}", start=(parent.run, 2), **layout)
+    assert branch.exit_code == 0, branch.log
+    assert branch.evaluation("baseline").tasks == parent.evaluation("step-2").tasks
+    assert branch.evaluation("baseline").tasks != parent.evaluation("baseline").tasks
+    assert branch.weights != parent.weights
 
 
 def test_the_baseline_of_an_earlier_attempt_is_reused(trainers: Trainers, uninterrupted: Ended) -> None:
