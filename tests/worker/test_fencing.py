@@ -188,6 +188,32 @@ def test_a_ledger_that_is_silent_for_less_than_a_lease_costs_nothing(workshop: W
     assert [step.step for step in workshop.steps(job_id)] == [1, 2, 3, 4, 5]
 
 
+def test_a_worker_whose_clock_is_a_day_ahead_keeps_and_loses_its_lease_as_any_other(workshop: Workshop, tmp_path: Path):
+    """Leases live by the database's clock, deadlines by the monotonic one."""
+    (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 86_400\n")
+    workshop.set(**SOON_OVER)
+    workshop.script(SERVING)
+    job_id = workshop.queue()
+    skewed = workshop.start_supervisor(job_id, PYTHONPATH=str(tmp_path))
+    workshop.wait_for_step(job_id, 1)
+    for _ in range(3):
+        ends_at = read_job(workshop.sessions, job_id).lease_expires_at
+        wait_until(
+            lambda before=ends_at: read_job(workshop.sessions, job_id).lease_expires_at > before, what="a renewal"
+        )
+    assert claim(workshop.sessions, job_id, owner="second") is None
+    skewed.suspend()
+    wait_until(lambda: claim(workshop.sessions, job_id, owner="second"), what="the lease has run out")
+    skewed.resume()
+    skewed.wait(60)
+    assert read_job(workshop.sessions, job_id).lease_owner == "second"
+
+
+def wait_for_renewal(workshop: Workshop, job_id) -> None:
+    ends_at = read_job(workshop.sessions, job_id).lease_expires_at
+    wait_until(lambda: read_job(workshop.sessions, job_id).lease_expires_at > ends_at, what="a renewal")
+
+
 def test_connections_that_the_ledger_drops_cost_nothing(workshop: Workshop, ledger_cleaner):
     workshop.script(SERVING)
     job_id = workshop.queue()
