@@ -198,7 +198,7 @@ def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, set
     with sessions.begin() as session:
         leases.hold(session, lease)
         job = session.get_one(Job, lease.job_id, populate_existing=True)
-        if failure.reason is StatusReason.DISK_FULL:
+        if failure.pauses:
             message = f"Paused: {failure.message} {_what_is_safe(job)} {failure.fix or ''}".rstrip()
             leases.pause(session, lease, reason=failure.reason, message=message, data=_safety(job))
             return
@@ -224,6 +224,7 @@ def disk_full(message: str) -> FailureDetail:
         code="disk_full",
         message=message,
         fix="Make room (PODIUM_RUNS_DIR on the worker, or the object store), then resume the job.",
+        pauses=True,
     )
 
 

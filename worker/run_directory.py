@@ -163,6 +163,9 @@ class FailureDetail(BaseModel):
     fix: str | None = None
     retryable: bool = False
     """Whether another attempt could go better: a full GPU yes, a reward that cannot be loaded no."""
+    pauses: bool = False
+    """Whether somebody can mend it, and the run can then go on from its newest checkpoint: a full disk, a reward that
+    began to fail. The job waits as paused instead of ending."""
 
 
 class Summary(BaseModel):

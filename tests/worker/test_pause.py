@@ -123,7 +123,13 @@ def test_a_slow_phase_within_its_deadline_is_left_alone(workshop: Workshop, tmp_
 
 
 def test_a_full_disk_pauses_the_job_with_the_reason_and_what_is_safe(workshop: Workshop):
-    full = {"reason": "disk_full", "code": "disk_full", "message": "No space left on device.", "fix": "Make room."}
+    full = {
+        "reason": "disk_full",
+        "code": "disk_full",
+        "message": "No space left on device.",
+        "fix": "Make room.",
+        "pauses": True,
+    }
     workshop.script([["baseline"], ["steps", 3], ["checkpoint_and_wait"], ["steps", 1], ["fail", full]], FINISH)
     job_id = workshop.queue()
     workshop.supervise(job_id)

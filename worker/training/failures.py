@@ -14,11 +14,18 @@ class RunFailed(ServiceError):
     """The run cannot go on, and says why."""
 
     reason: ClassVar[StatusReason]
+    pauses: ClassVar[bool] = False
+    """Whether the job waits for somebody to mend it, instead of ending."""
 
     @property
     def detail(self) -> FailureDetail:
         return FailureDetail(
-            reason=self.reason, code=self.code, message=self.message, fix=self.fix, retryable=self.retryable
+            reason=self.reason,
+            code=self.code,
+            message=self.message,
+            fix=self.fix,
+            retryable=self.retryable,
+            pauses=self.pauses,
         )
 
 
@@ -89,6 +96,7 @@ class OutOfMemory(RunFailed):
 class DiskFull(RunFailed):
     reason = StatusReason.DISK_FULL
     code = "disk_full"
+    pauses = True
     default_fix = "Make room where the worker keeps its runs (PODIUM_RUNS_DIR), then resume the job."
 
 
