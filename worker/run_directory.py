@@ -16,6 +16,7 @@
 The trainer knows nothing else of the world: no database, queue or bucket.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -301,6 +302,14 @@ class RunDirectory:
                 offset += len(line)
                 yield _parse(_ENTRY, line, self.journal), offset
 
+    def release_journal(self, offset: int) -> None:
+        """Give the disk back what stands before byte `offset`: a run of days would fill it with rollouts.
+
+        The bytes become a hole, offsets stay (fallocate(2)). A file system that has no holes keeps them.
+        """
+        with self.journal.open("r+b") as file:
+            _libc.fallocate(file.fileno(), _PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(offset))
+
     def write_pulse(self, pulse: Pulse) -> None:
         """Not synced: it speaks of this moment only."""
         draft = self.path / ".pulse"
@@ -328,6 +337,9 @@ class RunDirectory:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+_libc = ctypes.CDLL(None)
+_PUNCH_HOLE = 0x01 | 0x02
+"""FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 _T = TypeVar("_T")
 _PLAN = TypeAdapter(RunPlan)
 _OUTCOME = TypeAdapter(Outcome)

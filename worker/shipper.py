@@ -34,6 +34,8 @@ from worker.run_directory import (
 log = structlog.get_logger()
 
 ENTRIES_PER_TRANSACTION = 50
+RELEASE_BYTES = 8 * 1024 * 1024
+"""The disk gets back what was shipped of the journal in pieces of this size."""
 
 
 class Shipper:
@@ -45,6 +47,7 @@ class Shipper:
         self._lease = lease
         self._run = run
         self._offset = 0
+        self._released = 0
         self._audit = ResumeAudit()
         self._audit_ends_at: int | None = None
         """The last step that an earlier attempt reported, or this one's first."""
@@ -90,6 +93,9 @@ class Shipper:
             failpoint("ship.rows_written")
         failpoint("ship.committed")
         self._offset = batch[-1][1]
+        if self._offset - self._released >= RELEASE_BYTES:
+            self._run.release_journal(self._offset)
+            self._released = self._offset
         self._waiting += [entry for entry, _ in batch if isinstance(entry, CheckpointSaved)]
         return True
 

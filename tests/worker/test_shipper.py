@@ -77,6 +77,19 @@ def test_what_a_lost_answer_had_written_is_not_written_again(workshop, lease, ru
     assert event_codes(workshop.sessions, lease.job_id)[2:] == ["one", "two", "three"]
 
 
+def test_the_disk_gets_back_what_was_shipped(workshop, lease, run, shipper):
+    long = Notice(at=1.0, code="long", message="x", data={"text": "y" * 1_000_000})
+    for _ in range(12):
+        run.append(long)
+    assert run.journal.stat().st_blocks * 512 > 11_000_000
+    shipper.ship()
+    run.append(Notice(at=2.0, code="last", message="x"))
+    shipper.ship()
+    assert run.journal.stat().st_blocks * 512 < 4_000_000
+    assert shipper.is_drained()
+    assert event_codes(workshop.sessions, lease.job_id)[-13:] == ["long"] * 12 + ["last"]
+
+
 def test_a_line_that_is_still_being_written_waits(workshop, lease, run, shipper):
     step = StepDone(at=1.0, step=1, metrics={"reward": 1.0}).model_dump_json() + "\n"
     with run.journal.open("w") as journal:
