@@ -16,7 +16,7 @@ from core.db.session import Sessions
 from core.errors import InvalidReward, ServiceError
 from core.settings import Settings
 from core.status import JobStatus, StatusReason
-from core.storage.store import ObjectStore, StoreMisconfigured, StoreUnavailable
+from core.storage.store import ObjectStore, StoreFull, StoreMisconfigured, StoreUnavailable
 from worker import publisher
 from worker.inputs import ModelGone
 from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary, tail
@@ -45,6 +45,8 @@ class Ending:
     @classmethod
     def refused(cls, error: ServiceError) -> Self:
         """It could not begin, or not be published: inputs, store or run directory said no."""
+        if isinstance(error, StoreFull):
+            return cls.failed(disk_full(error.message))
         return cls.failed(
             FailureDetail(
                 reason=_reason(error),

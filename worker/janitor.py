@@ -5,7 +5,7 @@ one just before it is deleted (`core.db.orphans` says why its answer cannot be o
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
@@ -77,7 +77,7 @@ class _Round:
         return Collected(
             checkpoints=checkpoints,
             publications=len(removed) - checkpoints,
-            files=0 if self._is_anothers(places) else self._remove_files(),
+            files=0 if self._is_anothers(places.keys()) else self._remove_files(),
             uploads=self._store.abort_uploads(self._min_age_s),
             probes=self._remove_probes(),
             idempotency_keys=forgotten,
@@ -97,13 +97,13 @@ class _Round:
                 return orphans.is_orphaned_checkpoint(session, place, evidence_s=self._min_age_s)
             return orphans.is_orphaned_publication(session, place)
 
-    def _is_anothers(self, places: Iterable[Place]) -> bool:
-        """A file that we do not know could be another ledger's, if there are jobs that we do not know."""
+    def _is_anothers(self, places: Collection[Place]) -> bool:
+        """A file that we do not know could be another ledger's, if there are jobs or attempts that we do not know."""
         with self._sessions.begin() as session:
-            unknown = orphans.unknown_jobs(session, {place.job_id for place in places})
+            unknown = [place.prefix for place in orphans.unknown(session, places)]
         if unknown:
             fix = "Give each database a store, or a prefix, of its own."
-            log.error("store_holds_jobs_of_another_ledger", jobs=len(unknown), example=min(unknown), fix=fix)
+            log.error("store_is_another_ledgers_too", places=len(unknown), example=min(unknown), fix=fix)
         return bool(unknown)
 
     def _remove_files(self) -> int:

@@ -30,7 +30,7 @@ from core.ids import JobId
 from core.logging import configure_logging
 from core.settings import Settings, get_settings
 from core.storage.connect import open_store
-from core.storage.store import ObjectStore, StoreUnavailable
+from core.storage.store import ObjectStore, StoreFull, StoreUnavailable
 from worker import inputs, preemption, stop_signals
 from worker.endings import Ending, EndingKind, Wished, name_ending, record
 from worker.heartbeat import Heartbeat
@@ -217,6 +217,8 @@ class Attempt:
             except LEDGER_AWAY as error:
                 self._doing.waiting_for = "ledger"
                 log.warning("ledger_unreachable", error=str(error).splitlines()[0])
+            except StoreFull:
+                raise
             except StoreUnavailable as error:
                 self._doing.waiting_for = "store"
                 log.warning("store_unreachable", error=error.message)

@@ -95,8 +95,11 @@ class Readiness:
 def _still_counts(asked: _Asked, check: _Check) -> bool:
     if not asked.answer.done():
         return True
-    failed = asked.answer.exception() is not None or asked.answer.result().trouble is not None
-    return monotonic() - asked.asked_at < (min(FAILURE_KEPT_S, check.kept_s) if failed else check.kept_s)
+    if asked.answer.exception() is not None:
+        return False
+    found = asked.answer.result()
+    kept_s = check.kept_s if found.trouble is None else min(FAILURE_KEPT_S, check.kept_s)
+    return monotonic() - asked.asked_at < (found.took_s or 0) + kept_s
 
 
 def _examine(name: str, check: _Check) -> Finding:

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from core.db.models import Artifact, Checkpoint, File, Job, now
 from core.db.session import Sessions
-from core.ids import FileId, JobId
-from core.keys import ArtifactsPlace, CheckpointPlace
+from core.ids import FileId
+from core.keys import ArtifactsPlace, CheckpointPlace, Place
 from core.status import JobStatus
 
 _LOCK = (0x706F6469, 1)
@@ -77,10 +77,12 @@ def is_orphaned_file(session: Session, file_id: FileId) -> bool:
     return session.scalar(row) is None
 
 
-def unknown_jobs(session: Session, job_ids: Collection[JobId]) -> set[JobId]:
-    """Those that this ledger has never had: jobs are never deleted, and are recorded before they have objects."""
-    known = select(Job.id).where(Job.id == any_(literal(list(job_ids), ARRAY(Text))))
-    return set(job_ids) - set(session.scalars(known))
+def unknown(session: Session, places: Collection[Place]) -> set[Place]:
+    """Those of jobs and attempts that this ledger never had: a row comes before its objects, and is never deleted."""
+    job_ids = sorted({place.job_id for place in places})
+    query = select(Job.id, Job.attempt).where(Job.id == any_(literal(job_ids, ARRAY(Text))))
+    newest = {row.id: row.attempt for row in session.execute(query)}
+    return {place for place in places if place.attempt > newest.get(place.job_id, 0)}
 
 
 def _is_any(session: Session, *conditions: ColumnElement[bool]) -> bool:

@@ -67,7 +67,6 @@ class StoreFull(StoreUnavailable):
     """
 
     code = "store_full"
-    status = 507
     default_fix = "Make room on the store's disk or raise its quota, then try again."
 
 

@@ -51,6 +51,33 @@ def test_no_two_attempts_or_steps_share_a_checkpoints_prefix():
     assert len(prefixes) == 119 * 119
 
 
+@pytest.mark.parametrize(("step", "attempt"), [(1, 1), (25, 3), (99_999_999, 9_999), (123_456_789, 12_345)])
+def test_a_key_tells_whose_it_is(step: int, attempt: int):
+    job_id, file_id = ids.new_job_id(), ids.new_file_id()
+    checkpoint = keys.CheckpointPlace(job_id, step, attempt)
+    for name in ("MANIFEST.json", "adapter/adapter_model.safetensors"):
+        assert keys.place_of(checkpoint.prefix + name) == checkpoint
+    assert checkpoint.prefix == keys.checkpoint(job_id, step, attempt)
+    artifacts = keys.ArtifactsPlace(job_id, attempt)
+    assert keys.place_of(keys.artifact(job_id, attempt, "adapter/adapter_model.safetensors")) == artifacts
+    assert keys.artifact(job_id, attempt, "results.json") == f"{artifacts.prefix}results.json"
+    assert keys.data_file_of(keys.data_file(file_id)) == file_id
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "", "README", "files", "files/", "files/a/b", "jobs/j", "jobs/j/x", "jobs/j/checkpoints/00000004-a0001",
+        "jobs/j/checkpoints/00000004-a0001/", "jobs/j/checkpoints/4-a1/x", "jobs/j/checkpoints/000000004-a0001/x",
+        "jobs/j/checkpoints/00000004-a00001/x", "jobs/a/b/checkpoints/00000004-a0001/x", "jobs/j/artifacts/a1/x",
+        "jobs/j/artifacts/a0001", "x/jobs/j/artifacts/a0001/x",
+    ],
+)  # fmt: skip
+def test_a_key_that_nothing_here_makes_belongs_to_nobody(key: str):
+    assert keys.place_of(key) is None
+    assert keys.data_file_of(key) is None
+
+
 def test_checkpoints_sort_by_step():
     job_id = ids.new_job_id()
     prefixes = [keys.checkpoint(job_id, step, 1) for step in (2, 10, 100, 1_000_000)]

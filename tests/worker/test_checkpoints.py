@@ -1,6 +1,7 @@
 """Checkpoints on their way into the store and back: objects first, the row last, and every digest looked at."""
 
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -10,28 +11,32 @@ from cli.valkey import free_port
 from core import keys
 from core.db import checkpoints as committed
 from core.db.leases import Lease, LeaseLost
+from core.ids import JobId
+from core.spec import CheckpointSpec
 from core.status import JobStatus
 from core.storage.store import StoreUnavailable
 from tests.factories import claimed, event_codes, expire, read_job
+from tests.polling import wait_until
+from tests.servers.s3_gateway import Gateway, running_gateway
 from tests.servers.seaweedfs import S3Server
 from tests.worker.workshop import Workshop
-from worker import checkpoints
+from worker import checkpoints, janitor
 from worker.run_directory import CheckpointSaved
 
 TWO_CHECKPOINTS = [["baseline"], ["steps", 2], ["checkpoint_and_wait"], ["steps", 2], ["checkpoint_and_wait"], ["die"]]
 RESUME_AND_FINISH = [["steps", 4], ["finish"]]
 
 
-def save(folder: Path, step: int, content: bytes = b"weights") -> CheckpointSaved:
+def save(folder: Path, step: int, content: bytes = b"weights", *, is_best: bool = False) -> CheckpointSaved:
     (folder / "adapter").mkdir(parents=True)
     (folder / "adapter" / "weights.safetensors").write_bytes(content)
     (folder / "trainer_state.json").write_text(json.dumps({"step": step}))
-    return CheckpointSaved(at=time.time(), step=step, metrics={"reward": 0.5}, is_best=False)
+    return CheckpointSaved(at=time.time(), step=step, metrics={"reward": 0.5}, is_best=is_best)
 
 
-def commit(workshop: Workshop, lease: Lease, step: int) -> None:
+def commit(workshop: Workshop, lease: Lease, step: int, *, is_best: bool = False) -> None:
     folder = workshop.folder / f"step-{step}-a{lease.attempt}"
-    checkpoints.commit(workshop.sessions, workshop.store, lease, folder, save(folder, step))
+    checkpoints.commit(workshop.sessions, workshop.store, lease, folder, save(folder, step, is_best=is_best))
 
 
 def restore(workshop: Workshop, lease: Lease, folder: Path) -> int | None:
@@ -136,6 +141,76 @@ def test_two_attempts_that_save_the_same_step_do_not_touch_each_others_objects(w
     second = claimed(workshop.sessions, first.job_id)
     commit(workshop, second, 2)
     assert stored(workshop, first.job_id, 2, "MANIFEST.json").read_bytes() == before
+
+
+def kept_steps(workshop: Workshop, job_id: JobId) -> tuple[list[int], list[int]]:
+    """The steps that the ledger offers, and those of which the store has anything."""
+    with workshop.sessions() as session:
+        offered = sorted(checkpoint.step for checkpoint in committed.usable(session, job_id))
+    places = {keys.place_of(info.key) for info in workshop.store.list(keys.job(job_id))}
+    return offered, sorted(place.step for place in places if isinstance(place, keys.CheckpointPlace))
+
+
+def test_the_newest_the_best_and_the_pinned_stay_and_the_others_go(workshop: Workshop):
+    lease = claimed(workshop.sessions, workshop.queue(checkpoints=CheckpointSpec(every_steps=2, keep=2)))
+    commit(workshop, lease, 2)
+    commit(workshop, lease, 4, is_best=True)
+    commit(workshop, lease, 6)
+    assert kept_steps(workshop, lease.job_id) == ([4, 6], [4, 6])
+    with workshop.sessions.begin() as session:
+        newest = committed.at_step(session, lease.job_id, 6)
+        assert newest is not None
+        committed.pin(session, newest.id)
+    for step in (8, 10, 12):
+        commit(workshop, lease, step)
+    assert kept_steps(workshop, lease.job_id) == ([4, 6, 10, 12], [4, 6, 10, 12])
+    commit(workshop, lease, 14, is_best=True)
+    assert kept_steps(workshop, lease.job_id) == ([6, 12, 14], [6, 12, 14]), "the former best is a step like others"
+
+
+def test_a_later_attempt_resumes_from_what_retention_kept_and_retires_it_in_turn(workshop: Workshop):
+    first = claimed(workshop.sessions, workshop.queue(checkpoints=CheckpointSpec(every_steps=2, keep=1)))
+    for step in (2, 4):
+        commit(workshop, first, step)
+    expire(workshop.sessions, first.job_id)
+    second = claimed(workshop.sessions, first.job_id)
+    assert restore(workshop, second, workshop.folder / "resume") == 4
+    assert kept_steps(workshop, first.job_id) == ([4], [4])
+    commit(workshop, second, 6)
+    assert kept_steps(workshop, first.job_id) == ([6], [6])
+
+
+def test_a_store_that_refuses_to_delete_costs_space_and_no_commit(
+    workshop: Workshop, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    with running_gateway(Gateway(s3_server)) as gateway:  # it knows no POST, by which S3 deletes many objects
+        workshop.set(store_url=f"s3://{s3_server.bucket}/retention", s3_endpoint_url=gateway.url)
+        lease = claimed(workshop.sessions, workshop.queue(checkpoints=CheckpointSpec(every_steps=2, keep=1)))
+        for step in (2, 4):
+            commit(workshop, lease, step)
+        assert kept_steps(workshop, lease.job_id) == ([4], [2, 4])
+    assert read_job(workshop.sessions, lease.job_id).durable_step == 4
+
+
+def test_a_death_between_giving_up_and_deleting_leaves_what_the_janitor_may_remove(workshop: Workshop):
+    workshop.script([*TWO_CHECKPOINTS[:-1], ["die"]], RESUME_AND_FINISH)
+    workshop.set(lease_ttl_s=2.0, lease_margin_s=0.5, gc_min_age_s=0.001)
+    job_id = workshop.queue(checkpoints=CheckpointSpec(every_steps=2, keep=1))
+    dead = workshop.start_supervisor(job_id, PODIUM_FAILPOINTS="retention.committed@2=kill")
+    assert dead.wait(60) == -signal.SIGKILL
+    assert kept_steps(workshop, job_id) == ([4], [2, 4])
+
+    wait_until(lambda: resumed(workshop, job_id), what="the lease has run out")
+    assert workshop.event(job_id, "resumed")["step"] == 4
+    assert janitor.collect(workshop.sessions, workshop.store, workshop.settings).checkpoints == 1
+    assert kept_steps(workshop, job_id) == ([4], [4])
+
+
+def resumed(workshop: Workshop, job_id: JobId) -> bool:
+    workshop.supervise(job_id)
+    return workshop.status(job_id) is JobStatus.SUCCEEDED
 
 
 def test_checkpoints_travel_through_a_real_s3_server(

@@ -7,6 +7,7 @@ import pytest
 
 from core.db import jobs
 from core.status import JobStatus, StatusReason
+from core.storage.store import StoreFull
 from tests.factories import event_codes, read_events, read_job
 from tests.polling import wait_until
 from tests.worker.workshop import Workshop, is_running, trainer_of
@@ -146,6 +147,12 @@ def test_a_supervisor_without_room_pauses_its_job_too(number: int):
     failure = Ending.unfit(OSError(number, "full")).failure
     assert failure is not None
     assert (failure.reason, failure.retryable) == (StatusReason.DISK_FULL, False)
+
+
+def test_a_store_without_room_pauses_it_too():
+    failure = Ending.refused(StoreFull("The store has no room.")).failure
+    assert failure is not None
+    assert (failure.reason, failure.pauses) == (StatusReason.DISK_FULL, True)
 
 
 def test_a_notice_of_the_cloud_moves_the_job_and_keeps_it_from_this_machine(workshop: Workshop, tmp_path: Path):
