@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
 from core.db.session import Sessions, make_engine
+from core.db.silence import give_up_on_silence
 from core.settings import Settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore
@@ -23,7 +24,8 @@ class Resources:
 
 @contextmanager
 def open_resources(settings: Settings) -> Iterator[Resources]:
-    engine = make_engine(settings.database_url)
+    engine = make_engine(settings.database_url, pre_ping=False)
+    give_up_on_silence(engine)
     try:
         yield Resources(
             settings=settings,

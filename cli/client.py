@@ -22,6 +22,7 @@ class FromServer(BaseModel):
 class Progress(FromServer):
     step: int | None = None
     max_steps: int | None = None
+    durable_step: int | None = None
     reward: float | None = None
     silent_share: float | None = None
     estimated_remaining_s: float | None = None
@@ -46,6 +47,49 @@ class JobView(FromServer):
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+
+class NowView(FromServer):
+    summary: str
+
+
+class FindingView(FromServer):
+    code: str
+    severity: str
+    message: str
+    fix: str
+    evidence: dict[str, Any] = {}
+    first_seen: int
+    last_seen: int
+    count: int
+
+
+class StepAgeView(FromServer):
+    step: int
+    age_s: float
+
+
+class LeaseView(FromServer):
+    stands: bool
+    last_good_at: int
+
+
+class RunView(FromServer):
+    attempt: int
+    stage: str | None = None
+    lease: LeaseView
+
+
+class DiagnosticsView(FromServer):
+    job_id: str
+    status: str
+    status_reason: str | None = None
+    now: NowView
+    run: RunView | None = None
+    newest_step: StepAgeView | None = None
+    durable_step: StepAgeView | None = None
+    steps_at_risk: int = 0
+    findings: list[FindingView] = []
 
 
 class EventView(FromServer):
@@ -99,6 +143,15 @@ class Client:
 
     def cancel(self, job_id: str) -> JobView:
         return JobView.model_validate(self._send("POST", _job(job_id, "/cancel")).json())
+
+    def pause(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._send("POST", _job(job_id, "/pause")).json())
+
+    def resume(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._send("POST", _job(job_id, "/resume")).json())
+
+    def diagnose(self, job_id: str) -> DiagnosticsView:
+        return DiagnosticsView.model_validate(self._send("GET", _job(job_id, "/diagnostics")).json())
 
     def events(self, job_id: str, *, after_seq: int = 0) -> list[EventView]:
         """All events behind `after_seq`, oldest first."""

@@ -11,10 +11,11 @@ import typer
 
 from cli.client import Client
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
+from cli.diagnosis import after_pause, diagnosis_lines
 from cli.errors import NoConnection
 from cli.terminal import say, say_table
 
-app = typer.Typer(no_args_is_help=True, help="Read and cancel jobs of a running server.")
+app = typer.Typer(no_args_is_help=True, help="Read, pause, resume, cancel and diagnose jobs of a running server.")
 Url = Annotated[str | None, typer.Option("--url", envvar="PODIUM_URL", help="Where the server is.")]
 ApiKey = Annotated[str | None, typer.Option("--api-key", envvar="PODIUM_API_KEY", help="Your key, pk_...")]
 Data = Annotated[Path, typer.Option("--data", help="Else: the local stack that runs on this folder.")]
@@ -47,6 +48,28 @@ def cancel_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data
     """Ask a job to stop; the status follows when it has."""
     with connect(url, api_key, data) as client:
         say(f"{job} is {client.cancel(job).status}; cancelling is asked for.")
+
+
+@app.command("pause")
+def pause_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """Ask a job to save and stop until it is resumed; the status follows when it has."""
+    with connect(url, api_key, data) as client:
+        say(after_pause(client.pause(job)))
+
+
+@app.command("resume")
+def resume_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """Queue a paused job again, or take back a pause that has not taken effect yet."""
+    with connect(url, api_key, data) as client:
+        say(f"{job} is {client.resume(job).status}.")
+
+
+@app.command("diagnose")
+def diagnose_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """What a job waits for right now, which step is safe, and what is worth knowing about it."""
+    with connect(url, api_key, data) as client:
+        for line in diagnosis_lines(client.diagnose(job)):
+            say(line)
 
 
 @app.command("events")

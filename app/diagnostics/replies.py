@@ -3,10 +3,56 @@
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from app.jobs.replies import Reply
 from core.status import JobStatus, Stage, StatusReason
+
+EXAMPLE: JsonDict = {
+    "object": "fine_tuning.job.diagnostics",
+    "job_id": "ftjob-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
+    "at": 1796000000,
+    "status": "running",
+    "status_reason": None,
+    "now": {
+        "waiting_for": "trainer",
+        "summary": "Phase generation of step 58 for 12 s (at most 30 s before, the watchdog acts after 5 min 0 s).",
+        "since": 1795999988,
+        "for_s": 12.0,
+    },
+    "queue": None,
+    "run": {
+        "attempt": 2,
+        "stage": "training",
+        "activity": {
+            "phase": "generation",
+            "step": 58,
+            "since": 1795999988,
+            "for_s": 12.0,
+            "longest_s": 30.0,
+            "deadline_s": 300.0,
+            "waiting_for": None,
+        },
+        "lease": {"stands": True, "last_good_at": 1795999996, "expires_at": 1796000056},
+    },
+    "pause": None,
+    "newest_step": {"step": 57, "at": 1795999985, "age_s": 15.0},
+    "durable_step": {"step": 50, "at": 1795999700, "age_s": 300.0},
+    "steps_at_risk": 7,
+    "findings": [
+        {
+            "code": "work_redone",
+            "severity": "warning",
+            "message": "9 of 66 steps (14%) were trained more than once, because a worker took them with it.",
+            "fix": "Save more often: lower checkpoints.every_steps or checkpoints.every_minutes.",
+            "evidence": {"redone_steps": 9, "trained_steps": 66, "share": 0.1364},
+            "first_seen": 1795998000,
+            "last_seen": 1795998000,
+            "count": 1,
+        }
+    ],
+}
 
 
 class WaitsFor(StrEnum):
@@ -25,30 +71,32 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-class Now(Reply):
+class WaitingNow(Reply):
     waiting_for: WaitsFor
     summary: str = Field(description="The same in one or two sentences, with what to do where something is to be done.")
     since: int = Field(description="Since when it waits for this, in unix seconds.")
     for_s: float
 
 
-class Queue(Reply):
+class QueuePlace(Reply):
     """Of a queued job."""
 
     jobs_ahead: int = Field(description="Queued jobs, of everybody, that workers are told of first.")
-    last_hinted_at: int | None = Field(description="When workers were last told; that is repeated until one takes it.")
+    last_hinted_at: int | None = Field(
+        None, description="When workers were last told; that is repeated until one takes it."
+    )
 
 
 class ActivityNow(Reply):
     """What the run does, as its worker said when it last renewed its lease; times by the worker's clock."""
 
     phase: str
-    step: int | None
+    step: int | None = None
     since: int
     for_s: float
-    longest_s: float | None = Field(description="How long the phase took at most before, in this attempt.")
-    deadline_s: float | None = Field(description="After this long the watchdog ends the trainer.")
-    waiting_for: str | None = Field(description="The part that does not answer: `ledger` or `store`.")
+    longest_s: float | None = Field(None, description="How long the phase took at most before, in this attempt.")
+    deadline_s: float | None = Field(None, description="After this long the watchdog ends the trainer.")
+    waiting_for: str | None = Field(None, description="The part that does not answer: `ledger` or `store`.")
 
 
 class LeaseNow(Reply):
@@ -72,12 +120,12 @@ class StepAge(Reply):
     age_s: float
 
 
-class Pause(Reply):
+class PauseNow(Reply):
     """Of a paused job, or one that is asked to pause."""
 
-    requested_at: int | None
-    reason: StatusReason | None
-    safe_step: int | None = Field(description="From which it goes on; null: from the start.")
+    requested_at: int | None = None
+    reason: StatusReason | None = None
+    safe_step: int | None = Field(None, description="From which it goes on; null: from the start.")
     what_to_do: str
 
 
@@ -95,16 +143,18 @@ class Finding(Reply):
 
 
 class Diagnostics(Reply):
+    model_config = ConfigDict(frozen=True, json_schema_extra={"examples": [EXAMPLE]})
+
     object: Literal["fine_tuning.job.diagnostics"] = "fine_tuning.job.diagnostics"
     job_id: str
     at: int = Field(description="When this was true, by the database's clock.")
     status: JobStatus
-    status_reason: StatusReason | None
-    now: Now
-    queue: Queue | None
-    run: RunNow | None
-    pause: Pause | None
-    newest_step: StepAge | None
-    durable_step: StepAge | None = Field(description="What a lost worker cannot take away.")
+    status_reason: StatusReason | None = None
+    now: WaitingNow
+    queue: QueuePlace | None = None
+    run: RunNow | None = None
+    pause: PauseNow | None = None
+    newest_step: StepAge | None = None
+    durable_step: StepAge | None = Field(None, description="What a lost worker cannot take away.")
     steps_at_risk: int = Field(description="Steps beyond the durable one: a lost worker costs these.")
     findings: list[Finding] = Field(description="The gravest first.")

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from app.diagnostics.replies import ActivityNow, LeaseNow, Now, Pause, Queue, RunNow, StepAge, WaitsFor
+from app.diagnostics.replies import ActivityNow, LeaseNow, PauseNow, QueuePlace, RunNow, StepAge, WaitingNow, WaitsFor
 from app.jobs.replies import unix, unix_or_none
 from core.activity import Activity
 from core.db.evidence import Evidence
@@ -12,16 +12,14 @@ from core.db.models import Job
 from core.status import JobStatus, StatusReason
 
 _UNITS = (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
-_WHAT_TO_DO: dict[StatusReason | None, str] = {
-    StatusReason.DISK_FULL: "Make room on the worker's disk or in the store, then POST .../resume.",
-}
 _BACK_IN_QUEUE = {
     StatusReason.PREEMPTED: "its last worker was told to go",
     StatusReason.WORKER_LOST: "its last worker was lost",
+    StatusReason.USER_PAUSED: "it was resumed while its trainer was stopping",
 }
 
 
-def now(job: Job, evidence: Evidence) -> Now:
+def now(job: Job, evidence: Evidence) -> WaitingNow:
     match job.status:
         case JobStatus.QUEUED | JobStatus.VALIDATING_FILES:
             waiting_for, since, summary = WaitsFor.WORKER, evidence.status_since, _queued(job, evidence)
@@ -34,13 +32,13 @@ def now(job: Job, evidence: Evidence) -> Now:
             waiting_for, since, summary = WaitsFor.PERSON, evidence.status_since, _paused(job, evidence)
         case _:
             waiting_for, since, summary = WaitsFor.NOTHING, evidence.status_since, _ended(job)
-    return Now(waiting_for=waiting_for, summary=summary, since=unix(since), for_s=_age_s(since, evidence))
+    return WaitingNow(waiting_for=waiting_for, summary=summary, since=unix(since), for_s=_age_s(since, evidence))
 
 
-def queue(job: Job, evidence: Evidence) -> Queue | None:
+def queue(job: Job, evidence: Evidence) -> QueuePlace | None:
     if job.status is not JobStatus.QUEUED:
         return None
-    return Queue(jobs_ahead=evidence.jobs_ahead, last_hinted_at=unix_or_none(job.hinted_at))
+    return QueuePlace(jobs_ahead=evidence.jobs_ahead, last_hinted_at=unix_or_none(job.hinted_at))
 
 
 def run(job: Job, evidence: Evidence, *, lease_ttl_s: float) -> RunNow | None:
@@ -60,11 +58,11 @@ def run(job: Job, evidence: Evidence, *, lease_ttl_s: float) -> RunNow | None:
     )
 
 
-def pause(job: Job) -> Pause | None:
+def pause(job: Job) -> PauseNow | None:
     is_asked = job.status is JobStatus.RUNNING and job.pause_requested_at is not None
     if job.status is not JobStatus.PAUSED and not is_asked:
         return None
-    return Pause(
+    return PauseNow(
         requested_at=unix_or_none(job.pause_requested_at),
         reason=StatusReason.USER_PAUSED if is_asked else job.status_reason,
         safe_step=job.durable_step,
@@ -162,9 +160,12 @@ def _usual(activity: Activity) -> str:
 
 
 def _paused(job: Job, evidence: Evidence) -> str:
-    reason = "by its owner" if job.status_reason is StatusReason.USER_PAUSED else f"because of {job.status_reason}"
     ago = in_words(_age_s(evidence.status_since, evidence))
-    return f"Paused {reason} {ago} ago; it goes on from {_safe(job)}. {_what_to_do(job)}"
+    if job.status_reason is StatusReason.USER_PAUSED:
+        return f"Paused by its owner {ago} ago; it goes on from {_safe(job)}. {_what_to_do(job)}"
+    said = [notice.message for notice in evidence.notices if notice.code == JobStatus.PAUSED]
+    why = said[0] if said else f"Its reason is {job.status_reason}."
+    return f"Paused by its worker {ago} ago; it goes on from {_safe(job)}. {_what_to_do(job)} {why}"
 
 
 def _ended(job: Job) -> str:
@@ -178,7 +179,8 @@ def _safe(job: Job) -> str:
 
 
 def _what_to_do(job: Job) -> str:
-    return _WHAT_TO_DO.get(job.status_reason, "POST .../resume queues it again.")
+    mend = "" if job.status_reason is StatusReason.USER_PAUSED else "Mend what its worker complained of; then "
+    return f"{mend}POST .../resume queues it again."
 
 
 def _activity_now(job: Job, evidence: Evidence) -> ActivityNow | None:

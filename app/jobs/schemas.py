@@ -32,6 +32,12 @@ EXAMPLE: JsonDict = {
     },
 }
 
+BRANCH: JsonDict = {
+    "model": "ft:podium/tiny:biography:ftjob-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d:ckpt-step-50",
+    "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
+    "method": {"type": "grpo", "grpo": {"rewards": [{"reward": "rew-0197f0a4c1e27b6a9d0f3c5e8a1b2c3f"}]}},
+}
+
 
 def _no_integrations(value: Any) -> Any:
     if isinstance(value, list) and value:
@@ -57,7 +63,7 @@ def _not_at_the_top(value: Any) -> Any:
 class JobCreate(Frozen):
     """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, BRANCH]})
 
     model: str = Field(min_length=1, max_length=400, description=MODEL)
     training_file: FileId

@@ -17,8 +17,11 @@ IDLE_IN_TRANSACTION_S = 4
 Shorter than the wait for a lock, so that the claim which meets such a row waits for it and succeeds."""
 
 
-def make_engine(database_url: str, *, pool_size: int = 10) -> Engine:
-    """An engine that notices dead connections and gives up on a silent server within seconds."""
+def make_engine(database_url: str, *, pool_size: int = 10, pre_ping: bool = True) -> Engine:
+    """An engine that notices dead connections and gives up on a silent server within seconds.
+
+    Without `pre_ping` the caller notices them itself, sooner: `core.db.silence`.
+    """
     options = {
         "statement_timeout": "15s",
         "lock_timeout": f"{LOCK_TIMEOUT_S}s",
@@ -27,7 +30,7 @@ def make_engine(database_url: str, *, pool_size: int = 10) -> Engine:
     }
     return create_engine(
         database_url,
-        pool_pre_ping=True,
+        pool_pre_ping=pre_ping,
         pool_size=pool_size,
         max_overflow=10,
         pool_timeout=2,

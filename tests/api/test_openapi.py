@@ -11,8 +11,9 @@ ERROR = {"$ref": "#/components/schemas/ErrorReply"}
 OPERATION_IDS = {
     "createFile", "listFiles", "getFile", "deleteFile", "downloadFile",
     "createReward", "listRewards", "getReward", "createRewardVersion", "getRewardVersion",
-    "createJob", "listJobs", "getJob", "cancelJob",
-    "listJobEvents", "getJobMetrics", "listJobRollouts", "listJobCheckpoints",
+    "createJob", "listJobs", "getJob", "cancelJob", "pauseJob", "resumeJob", "getJobDiagnostics",
+    "listJobEvents", "getJobMetrics", "listJobRollouts",
+    "listJobCheckpoints", "pinJobCheckpoint", "unpinJobCheckpoint",
     "listJobArtifacts", "downloadJobArtifact", "downloadJobResults", "downloadJobAdapter",
     "downloadJobCheckpointAdapter",
     "listModels", "getModel",
@@ -77,6 +78,16 @@ def test_examples_of_errors_fit_their_schema(document: dict[str, Any]):
             example = response.get("content", {}).get("application/json", {}).get("example")
             if status.startswith(("4", "5")) and example:
                 jsonschema.validate(example, schema)
+
+
+def test_examples_of_bodies_and_replies_fit_their_schema(document: dict[str, Any]):
+    schemas = document["components"]["schemas"]
+    with_examples = [name for name, schema in schemas.items() if "examples" in schema]
+    assert {"JobCreate", "Diagnostics"} <= set(with_examples)
+    for name in with_examples:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        for example in schemas[name]["examples"]:
+            jsonschema.validate(example, schema)
 
 
 def test_nothing_is_left_of_the_frameworks_own_errors(document: dict[str, Any]):

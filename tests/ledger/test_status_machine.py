@@ -6,7 +6,6 @@ laws that need no model.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -22,19 +21,20 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import RowMapping, delete, select, update
+from sqlalchemy import RowMapping, delete, update
 from sqlalchemy.orm import Session
 
 from core.activity import Activity
 from core.db import checkpoints, jobs, leases
 from core.db.leases import Lease, LeaseLost, Wishes
-from core.db.models import Base, Checkpoint, Job, JobAttempt, JobEvent, now
+from core.db.models import Base, Job
 from core.db.session import Sessions
 from core.ids import JobId
-from core.status import TRANSITIONS, JobStatus, StatusReason
+from core.status import JobStatus, StatusReason
 from tests.factories import claim, expire, queued_job
+from tests.ledger.job_model import MAX_FAILURES, ModelJob, is_alive, is_running, is_workable
+from tests.ledger.laws import Ledger, check_events, check_row, facts_of
 
-MAX_FAILURES = 3
 LONG_S = 3600.0
 """Longer than any test: leases and hints end only where a rule lets them."""
 MOST_ALIVE = 2
@@ -42,76 +42,6 @@ MOST_ALIVE = 2
 
 T = TypeVar("T")
 Write = Callable[[Session, Lease], Any]
-
-
-@dataclass
-class ModelJob:
-    """What a job should be. Written from the documentation, not from the SQL."""
-
-    status: JobStatus = JobStatus.QUEUED
-    reason: StatusReason | None = None
-    attempt: int = 0
-    failures: int = 0
-    preemptions: int = 0
-    wants_cancel: bool = False
-    wants_pause: bool = False
-    is_leased: bool = False
-    is_hinted: bool = False
-    durable: int | None = None
-    furthest: int | None = None
-    checkpoints: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """Whether it is whole, by step and attempt."""
-    codes: list[str] = field(default_factory=lambda: ["queued"])
-    ended: list[str | None] = field(default_factory=list)
-    """How each attempt ended."""
-    lease: Lease | None = None
-    """The newest, whether or not it stands."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """For a worker to be told of it."""
-        return self.status is JobStatus.QUEUED or (self.status is JobStatus.RUNNING and not self.is_leased)
-
-    def become(self, status: JobStatus, code: str, reason: StatusReason | None = None) -> None:
-        self.status, self.reason = status, reason
-        self.is_leased = status is JobStatus.RUNNING
-        self.codes.append(code)
-
-    def begin(self, lease: Lease) -> None:
-        self.lease = lease
-        self.attempt += 1
-        self.ended.append(None)
-        self.become(JobStatus.RUNNING, "claimed")
-
-    def leave(self, status: JobStatus, code: str, reason: StatusReason | None = None) -> None:
-        """The attempt is over."""
-        self.ended[-1] = reason or status
-        self.become(status, code, reason)
-
-    def settle(self) -> None:
-        """Wishes that nobody heard come true where no worker holds the job; of the two, cancel wins."""
-        if self.wants_cancel:
-            self.become(JobStatus.CANCELLED, "cancelled", StatusReason.USER_CANCELLED)
-        elif self.wants_pause and self.status is JobStatus.QUEUED:
-            self.become(JobStatus.PAUSED, "paused", StatusReason.USER_PAUSED)
-
-    def settle_if_queued(self) -> None:
-        if self.status is JobStatus.QUEUED:
-            self.settle()
-
-    def lose_worker(self) -> None:
-        self.failures += 1
-        is_wanted = not self.wants_cancel and not self.wants_pause
-        is_over = is_wanted and self.failures >= MAX_FAILURES
-        self.leave(JobStatus.FAILED if is_over else JobStatus.QUEUED, "worker_lost", StatusReason.WORKER_LOST)
-        if not is_over:
-            self.settle()
-
-    def commit(self, step: int) -> None:
-        self.checkpoints.setdefault((step, self.attempt), True)
-        self.durable = step
-        if step > (self.furthest or 0):
-            self.furthest, self.failures = step, 0
 
 
 def save(session: Session, lease: Lease, step: int = 1) -> bool:
@@ -154,35 +84,6 @@ WRITES: dict[str, Write] = {
 }
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """All rows of one moment."""
-
-    jobs: dict[JobId, RowMapping]
-    events: list[RowMapping]
-    attempts: list[RowMapping]
-    checkpoints: list[RowMapping]
-
-    @classmethod
-    def read(cls, sessions: Sessions) -> "Ledger":
-        stands = (Job.lease_expires_at > now()).label("is_leased")
-        with sessions() as session:
-            rows = session.execute(select(Job.__table__, stands)).mappings()
-            return cls(
-                {row["id"]: row for row in rows},
-                cls._rows(session, JobEvent, JobEvent.job_id, JobEvent.seq),
-                cls._rows(session, JobAttempt, JobAttempt.job_id, JobAttempt.attempt),
-                cls._rows(session, Checkpoint, Checkpoint.id),
-            )
-
-    @staticmethod
-    def _rows(session: Session, model: type[Base], *order: Any) -> list[RowMapping]:
-        return list(session.execute(select(model.__table__).order_by(*order)).mappings())
-
-    def of(self, rows: list[RowMapping], job_id: JobId) -> list[RowMapping]:
-        return [row for row in rows if row["job_id"] == job_id]
-
-
 def for_a_job(which: Callable[[ModelJob], bool], **choices: st.SearchStrategy[Any]) -> Callable[[T], T]:
     """A rule for one of the jobs that are so; no step of a walk is spent where there is none."""
 
@@ -194,20 +95,6 @@ def for_a_job(which: Callable[[ModelJob], bool], **choices: st.SearchStrategy[An
         return precondition(lambda machine: bool(candidates(machine)))(rule(job_id=one, **choices)(step))
 
     return decorate
-
-
-def is_alive(job: ModelJob) -> bool:
-    return not job.status.is_terminal
-
-
-def is_running(job: ModelJob) -> bool:
-    """On a lease that stands, or has ended unnoticed."""
-    return job.status is JobStatus.RUNNING
-
-
-def is_workable(job: ModelJob) -> bool:
-    """Held by a worker, or free for one to take."""
-    return job.is_leased or job.is_waiting
 
 
 class LivesOfJobs(RuleBasedStateMachine):
@@ -236,7 +123,7 @@ class LivesOfJobs(RuleBasedStateMachine):
     def submit(self) -> None:
         self.models[queued_job(self.sessions)] = ModelJob()
 
-    @for_a_job(is_alive)
+    @for_a_job(lambda job: is_alive(job) and job.attempt > 0)
     def request_cancel(self, job_id: JobId) -> None:
         job = self.models[job_id]
         assert self._ask(jobs.request_cancel, job_id)
@@ -282,13 +169,12 @@ class LivesOfJobs(RuleBasedStateMachine):
 
     # What dispatchers do
 
-    @rule()
-    def tell_workers(self) -> None:
-        due = sorted(job_id for job_id, job in self.models.items() if job.is_waiting and not job.is_hinted)
+    @for_a_job(lambda job: job.is_due)
+    def tell_workers(self, job_id: JobId) -> None:
         with self.sessions.begin() as session:
-            assert list(jobs.due(session, hint_repeat_s=LONG_S)) == due
-        for job_id in due:
-            self.models[job_id].is_hinted = True
+            assert job_id in jobs.due(session, hint_repeat_s=LONG_S)
+        for job in self.models.values():
+            job.is_hinted = job.is_hinted or job.is_due
 
     @precondition(lambda self: any(job.is_waiting and job.is_hinted for job in self.models.values()))
     @rule()
@@ -316,8 +202,14 @@ class LivesOfJobs(RuleBasedStateMachine):
         job.begin(lease)
         self.leases.append(lease)
 
-    @for_a_job(lambda job: job.is_leased)
-    def die(self, job_id: JobId) -> None:
+    @for_a_job(is_workable, unheard=st.sampled_from(["nothing", "cancel", "pause"]))
+    def die(self, job_id: JobId, unheard: str) -> None:
+        if not self._as_holder(job_id, leases.hold):
+            return
+        if unheard == "cancel":
+            self.request_cancel(job_id)
+        if unheard == "pause":
+            self.request_pause(job_id)
         expire(self.sessions, job_id)
         self.models[job_id].is_leased = False
 
@@ -380,27 +272,26 @@ class LivesOfJobs(RuleBasedStateMachine):
         if self._as_holder(job_id, partial(end, status=status)):
             job.leave(status, status)
 
-    @precondition(lambda self: self._fallen_leases())
-    @rule(
-        lease=st.runner().flatmap(lambda self: st.sampled_from(self._fallen_leases())),
-        write=st.sampled_from(sorted(WRITES)),
-    )
-    def write_as_zombie(self, lease: Lease, write: str) -> None:
-        """A worker that comes back from the dead, or did not notice that its lease ended."""
-        self._is_refused(lease, WRITES[write])
-
-    @rule()
-    def ask_which_leases_stand(self) -> None:
-        standing = [lease for lease in self.leases if self._stands(lease)]
-        assert sorted(lease.job_id for lease in standing) == sorted(
-            job_id for job_id, job in self.models.items() if job.is_leased
-        ), "one for each job that is held, and no other"
+    @precondition(lambda self: self._fallen())
+    @rule(write=st.sampled_from(sorted(WRITES)))
+    def write_as_zombies(self, write: str) -> None:
+        """Every worker that ever lost its job comes back from the dead: at most one lease of a job stands."""
+        with self.sessions() as session:
+            before = Ledger.read(session)
+        for lease in self._fallen():
+            with pytest.raises(LeaseLost), self.sessions.begin() as session:
+                WRITES[write](session, lease)
+        with self.sessions() as session:
+            assert Ledger.read(session) == before
 
     # What must hold whenever nobody writes
 
     @invariant()
     def the_ledger_is_right(self) -> None:
-        ledger = Ledger.read(self.sessions)
+        with self.sessions() as session:
+            ledger = Ledger.read(session)
+            due = jobs.due(session, hint_repeat_s=LONG_S)  # rolled back: nobody is told
+        assert list(due) == sorted(job_id for job_id, job in self.models.items() if job.is_due)
         self._check_against_the_model(ledger)
         self._check_laws(ledger)
 
@@ -408,7 +299,7 @@ class LivesOfJobs(RuleBasedStateMachine):
         assert ledger.jobs.keys() == self.models.keys()
         for job_id, job in self.models.items():
             row, attempts = ledger.jobs[job_id], ledger.of(ledger.attempts, job_id)
-            assert _facts(row) == _facts_of_model(job)
+            assert facts_of(row) == job.facts()
             assert [event["code"] for event in ledger.of(ledger.events, job_id)] == job.codes
             assert [attempt["attempt"] for attempt in attempts] == list(range(1, job.attempt + 1))
             assert [attempt["ended"] for attempt in attempts] == job.ended
@@ -418,8 +309,8 @@ class LivesOfJobs(RuleBasedStateMachine):
 
     def _check_laws(self, ledger: Ledger) -> None:
         for job_id, row in ledger.jobs.items():
-            _check_row(row)
-            _check_events(row, ledger.of(ledger.events, job_id))
+            check_row(row)
+            check_events(row, ledger.of(ledger.events, job_id))
             if row["started_at"] is not None:
                 assert self.first_starts.setdefault(job_id, row["started_at"]) == row["started_at"]
             if row["status"].is_terminal:
@@ -443,80 +334,13 @@ class LivesOfJobs(RuleBasedStateMachine):
             write(session, job.lease)
         return True
 
-    def _is_refused(self, lease: Lease, write: Write) -> None:
-        before = Ledger.read(self.sessions)
-        with pytest.raises(LeaseLost), self.sessions.begin() as session:
-            write(session, lease)
-        assert Ledger.read(self.sessions) == before, "and it changed nothing"
-
-    def _fallen_leases(self) -> list[Lease]:
+    def _fallen(self) -> list[Lease]:
+        """All leases that were ever granted, less those that stand."""
         holding = [job.lease for job in self.models.values() if job.is_leased]
         return [lease for lease in self.leases if lease not in holding]
-
-    def _stands(self, lease: Lease) -> bool:
-        with self.sessions() as session:
-            try:
-                leases.hold(session, lease)
-            except LeaseLost:
-                return False
-        return True
 
 
 @pytest.mark.timeout(900)  # the walks take half a minute; to shorten one that fails takes longer
 def test_every_life_of_a_job_is_a_legal_one(sessions):
-    walks = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    walks = settings(max_examples=40, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(lambda: LivesOfJobs(sessions), settings=walks)
-
-
-def _facts(row: RowMapping) -> dict[str, Any]:
-    return {
-        "status": row["status"],
-        "reason": row["status_reason"],
-        "attempt": row["attempt"],
-        "failures": row["failures"],
-        "preemptions": row["preemptions"],
-        "wants_cancel": row["cancel_requested_at"] is not None,
-        "wants_pause": row["pause_requested_at"] is not None,
-        "is_leased": bool(row["is_leased"]),
-        "durable": row["durable_step"],
-        "furthest": row["furthest_durable_step"],
-    }
-
-
-def _facts_of_model(job: ModelJob) -> dict[str, Any]:
-    names = "status reason attempt failures preemptions wants_cancel wants_pause is_leased durable furthest"
-    return {name: getattr(job, name) for name in names.split()}
-
-
-def _check_row(row: RowMapping) -> None:
-    """What holds of any job, at any time."""
-    status = row["status"]
-    if status is not JobStatus.RUNNING:
-        assert [row[name] for name in ("stage", "activity", "lease_owner", "lease_expires_at")] == [None] * 4
-    else:
-        assert None not in (row["stage"], row["lease_owner"], row["lease_expires_at"])
-    assert (row["finished_at"] is not None) is status.is_terminal
-    assert (row["started_at"] is not None) is (row["attempt"] > 0)
-    assert (row["durable_step"] or 0) <= (row["furthest_durable_step"] or 0)
-    if status is JobStatus.QUEUED:
-        assert row["cancel_requested_at"] is row["pause_requested_at"] is None, "a wish for a queued job is granted"
-    if status is JobStatus.PAUSED:
-        assert row["cancel_requested_at"] is None
-        assert row["pause_requested_at"] is not None
-
-
-def _check_events(row: RowMapping, events: list[RowMapping]) -> None:
-    """`seq` has no gap, and the events alone tell the job's way: legal changes, and one end at most."""
-    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert row["next_event_seq"] == len(events) + 1
-    numbers = [event["attempt"] for event in events]
-    assert numbers == sorted(numbers)
-    assert [event["attempt"] for event in events if event["code"] == "claimed"] == list(range(1, row["attempt"] + 1))
-    status = JobStatus.QUEUED
-    for change in (event["data"] for event in events if "to" in event["data"]):
-        assert change["from"] == status
-        assert JobStatus(change["to"]) in TRANSITIONS[status]
-        status = JobStatus(change["to"])
-    assert status is row["status"]
-    ends = [event for event in events if "to" in event["data"] and JobStatus(event["data"]["to"]).is_terminal]
-    assert len(ends) == int(status.is_terminal)

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from cli import checks
 from cli.archive import unpack
-from cli.client import JobView, Progress
+from cli.client import DiagnosticsView, JobView, Progress
 from cli.curl import Curl
 from cli.data_folder import Connection, DataFolder, write_secret
 from cli.demo import describe
+from cli.diagnosis import after_pause, diagnosis_lines
 from cli.errors import FolderInUse, NoConnection, PortUnavailable, UnsafeArchive
 from cli.jobs import connect
 from cli.main import app
@@ -149,6 +150,57 @@ def test_the_live_line_says_only_what_is_known():
     progress = Progress(step=42, max_steps=120, reward=0.7125, silent_share=0.375, estimated_remaining_s=95.4)
     running = JobView(id="ftjob-1", status="running", stage="training", progress=progress)
     assert describe(running) == "training  step 42/120  reward 0.713  silent 38 %  1 min 35 s left"
+
+
+@pytest.mark.parametrize("command", ["list", "get", "cancel", "pause", "resume", "diagnose", "events", "metrics"])
+def test_every_command_for_jobs_explains_itself(command):
+    shown = podium("jobs", command, "--help")
+    assert shown.exit_code == 0
+    assert "--api-key" in shown.output
+
+
+def test_a_pause_says_what_is_safe():
+    asked = JobView(id="ftjob-1", status="running", progress=Progress(durable_step=40))
+    assert after_pause(asked) == (
+        "ftjob-1 is running, and pauses when its trainer has ended its step and saved; step 40 is safe."
+    )
+    paused = JobView(id="ftjob-1", status="paused")
+    assert after_pause(paused) == "ftjob-1 is paused; no step is durable yet."
+
+
+def test_a_diagnosis_begins_with_what_the_job_waits_for_and_ends_with_findings():
+    report = {
+        "job_id": "ftjob-1",
+        "status": "running",
+        "now": {"summary": "Phase generation of step 3 for 12 s.", "waiting_for": "trainer", "since": 1, "for_s": 12.0},
+        "run": {"attempt": 2, "stage": "training", "lease": {"stands": True, "last_good_at": 0}},
+        "newest_step": {"step": 2, "at": 1, "age_s": 13.4},
+        "durable_step": None,
+        "steps_at_risk": 2,
+        "findings": [
+            {
+                "code": "trainer_hung",
+                "severity": "warning",
+                "message": "The watchdog ended a trainer that hung.",
+                "fix": "Look at the stacks.",
+                "evidence": {"attempts": [1]},
+                "first_seen": 0,
+                "last_seen": 0,
+                "count": 2,
+            }
+        ],
+    }
+    lines = list(diagnosis_lines(DiagnosticsView.model_validate(report)))
+    assert lines[0] == "ftjob-1  running"
+    assert lines[1] == "now       Phase generation of step 3 for 12 s."
+    assert lines[2].startswith("run       attempt 2, stage training; its lease stands, last known good at ")
+    assert lines[3:6] == ["newest    step 2, 13 s ago", "durable   no checkpoint yet; 2 steps at risk", ""]
+    assert lines[6].startswith("warning  trainer_hung, 2 times, last seen ")
+    assert lines[7:] == [
+        "  The watchdog ended a trainer that hung.",
+        '  evidence: {"attempts": [1]}',
+        "  fix: Look at the stacks.",
+    ]
 
 
 def test_a_pasted_submit_line_carries_the_spec_unchanged():

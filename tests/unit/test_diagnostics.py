@@ -37,6 +37,7 @@ def make_job(status: JobStatus = JobStatus.RUNNING, **changes: Any) -> Job:
         "failures": 0,
         "preemptions": 0,
         "step": 0,
+        "hinted_at": ago(5),
     }
     if status is JobStatus.RUNNING:
         facts |= {"lease_owner": "gpu-1", "lease_expires_at": NOW + timedelta(seconds=50)}
@@ -229,7 +230,7 @@ def test_a_queued_job_says_what_is_ahead_and_when_workers_were_told() -> None:
         "Waits for a worker (its last worker was told to go) since 1 min 40 s. 2 jobs are ahead. "
         "Workers were last told of it 12 s ago."
     )
-    assert "not been told" in situation.now(make_job(JobStatus.QUEUED), make_evidence()).summary
+    assert "not been told" in situation.now(make_job(JobStatus.QUEUED, hinted_at=None), make_evidence()).summary
 
 
 def test_a_running_job_says_its_phase_and_what_is_usual() -> None:
@@ -274,9 +275,16 @@ def test_a_paused_job_says_why_and_what_to_do() -> None:
     assert (
         now.summary == "Paused by its owner 1 min 40 s ago; it goes on from step 40. POST .../resume queues it again."
     )
-    full = make_job(JobStatus.PAUSED, status_reason=StatusReason.DISK_FULL)
-    assert "Make room" in situation.pause(full).what_to_do
-    assert "the start" in situation.now(full, make_evidence()).summary
+
+
+def test_a_job_that_its_worker_paused_says_what_is_to_be_mended() -> None:
+    job = make_job(JobStatus.PAUSED, status_reason=StatusReason.DISK_FULL)
+    said = Notice("paused", "Paused: the disk of gpu-1 is full.", {}, 1, ago(100), ago(100))
+    summary = situation.now(job, make_evidence(notices=(said,))).summary
+    assert "goes on from the start" in summary
+    assert summary.endswith(said.message)
+    assert situation.pause(job).what_to_do.startswith("Mend")
+    assert "disk_full" in situation.now(job, make_evidence()).summary
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status.is_terminal])

@@ -65,6 +65,13 @@ def refusal(client: TestClient, body: Any, *, status: int = 422) -> Body:
         ("method.grpo.adapter.method", "dora", "invalid_value"),
         ("method.grpo.evaluation.held_out_fraction", 1.5, "invalid_value"),
         ("method.grpo.checkpoints.every_steps", 0, "invalid_value"),
+        ("method.grpo.checkpoints.every_minutes", 0, "invalid_value"),
+        ("method.grpo.checkpoints.every_minutes", 10_081, "invalid_value"),
+        ("method.grpo.checkpoints.every_minutes", "often", "invalid_value"),
+        ("method.grpo.checkpoints.every_minutes", True, "invalid_value"),
+        ("method.grpo.checkpoints.keep", 0, "invalid_value"),
+        ("method.grpo.checkpoints.keep", 1001, "invalid_value"),
+        ("method.grpo.checkpoints.keep", "all", "invalid_type"),
         ("method.grpo.rewards", [], "no_rewards"),
         ("method.type", "ppo", "invalid_value"),
         ("seed", -1, "invalid_value"),
@@ -99,6 +106,7 @@ def test_a_missing_field_is_named(client: TestClient, body: Body, field: str) ->
         (f"{NUMBERS}.num_generation", "num_generations"),
         (f"{NUMBERS}.learning_rte", "learning_rate"),
         ("method.grpo.evaluation.every_step", "every_steps"),
+        ("method.grpo.checkpoints.every_minute", "every_minutes"),
     ],
 )
 def test_an_unknown_field_is_refused_with_the_one_that_was_meant(
@@ -189,14 +197,11 @@ def test_one_held_out_task_is_too_few(client: TestClient, body: Body) -> None:
     assert (error["code"], error["param"]) == ("too_few_held_out_tasks", "validation_file")
 
 
-@pytest.mark.parametrize("count", [4, 14])
-def test_a_share_that_holds_out_fewer_than_two_is_too_small(client: TestClient, body: Body, count: int) -> None:
-    """A tenth of 4 rows are 0 tasks, of 14 rows one."""
+def test_a_file_of_one_prompt_has_too_few_to_hold_out(client: TestClient, body: Body) -> None:
     del body["validation_file"]
-    body["training_file"] = upload(client, rows(count)).json()["id"]
-    body["method"]["grpo"]["hyperparameters"] = {"prompts_per_step": 2}
-    error = refusal(client, body)
-    assert (error["code"], error["param"]) == ("too_few_held_out_tasks", "training_file")
+    body["training_file"] = upload(client, rows(1)).json()["id"]
+    found = {(problem["field"], problem["code"]) for problem in refusal(client, body)["errors"]}
+    assert found == {("training_file", "too_few_held_out_tasks"), ("training_file", "too_few_rows")}
 
 
 def test_fewer_rows_than_one_step_takes(client: TestClient, body: Body) -> None:

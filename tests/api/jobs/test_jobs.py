@@ -85,6 +85,14 @@ def test_epochs_become_steps(submit: Submit, body: Body, hyperparameters: Body, 
     assert submit()["spec"]["hyperparameters"]["max_steps"] == steps
 
 
+@pytest.mark.parametrize(("minutes", "stored"), [("auto", "auto"), (None, None), (5, 5.0), (0.5, 0.5)])
+def test_when_to_save_and_how_much_to_keep_is_in_the_spec(
+    submit: Submit, body: Body, minutes: str | float | None, stored: str | float | None
+) -> None:
+    body["method"]["grpo"]["checkpoints"] = {"every_minutes": minutes, "keep": 5}
+    assert submit()["spec"]["checkpoints"] == {"every_steps": 25, "every_minutes": stored, "keep": 5}
+
+
 def test_a_full_run_has_the_smaller_default_learning_rate(submit: Submit, body: Body) -> None:
     body["method"]["grpo"]["adapter"] = {"method": "full"}
     assert submit()["spec"]["hyperparameters"]["learning_rate"] == 1e-6

@@ -156,6 +156,39 @@ def test_a_job_is_cancelled_once(client: OpenAI, job: Job) -> None:
     assert len(sent) == 1, "a state conflict is not tried again"
 
 
+def test_a_job_is_paused_and_resumed(client: OpenAI, job: Job) -> None:
+    created = client.fine_tuning.jobs.create(**job)
+    for _ in range(2):
+        paused = client.fine_tuning.jobs.pause(created.id)
+        assert isinstance(paused, FineTuningJob)
+        assert paused.status == "paused"
+    resumed = client.fine_tuning.jobs.resume(created.id)
+    assert (resumed.id, resumed.status) == (created.id, "queued")
+    with pytest.raises(openai.ConflictError) as caught:
+        client.fine_tuning.jobs.resume(created.id)
+    assert caught.value.code == "job_not_paused"
+
+
+def test_pausing_what_has_ended_is_a_conflict_that_is_not_tried_again(client: OpenAI, finished: FineTuningJob) -> None:
+    sent: list[httpx.Request] = []
+    with httpx.Client(event_hooks={"request": [sent.append]}) as http, pytest.raises(openai.ConflictError) as caught:
+        client.with_options(http_client=http).fine_tuning.jobs.pause(finished.id)
+    assert caught.value.code == "job_not_pausable"
+    assert len(sent) == 1
+
+
+def test_a_job_is_created_from_a_checkpoint_of_another(client: OpenAI, job: Job, finished: FineTuningJob) -> None:
+    checkpoint = next(iter(client.fine_tuning.jobs.checkpoints.list(finished.id)))
+    branch = client.fine_tuning.jobs.create(**{**job, "model": checkpoint.fine_tuned_model_checkpoint})
+    assert branch.model == "podium/tiny"
+    assert branch.model_extra is not None
+    assert branch.model_extra["branched_from"]["checkpoint_id"] == checkpoint.id
+    assert finished.fine_tuned_model is not None
+    again = client.fine_tuning.jobs.create(**{**job, "model": finished.fine_tuned_model})
+    assert again.model_extra is not None
+    assert again.model_extra["branched_from"] == branch.model_extra["branched_from"]
+
+
 def test_missing_things_are_not_found(client: OpenAI, connect: Callable[[TenantId], OpenAI], job: Job) -> None:
     theirs = connect(THEIRS)
     created = client.fine_tuning.jobs.create(**job)
