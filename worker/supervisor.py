@@ -123,7 +123,7 @@ class Attempt:
             on_pause=self._trainer.pause,
             activity=self._activity,
         )
-        self._notices = preemption.PreemptionWatch(source, settings, on_notice=self._heed)
+        self._notices = preemption.PreemptionWatch(source, settings, on_notice=lambda _: self._preempt())
         self._forced_exit = threading.Timer(FENCED_EXIT_S, os._exit, [FENCED_EXIT_CODE])
         self._forced_exit.daemon = True
         self._preempted_at: float | None = None
@@ -270,13 +270,8 @@ class Attempt:
         self._cancelled_at = time.monotonic()
         self._trainer.stop()
 
-    def _heed(self, notice: preemption.Notice) -> None:
-        """Called once by the thread that asks the machine's cloud."""
-        log.warning("preemption_notice", source=notice.source, reason=notice.reason, goes_at=notice.goes_at)
-        self._preempt()
-
     def _preempt(self) -> None:
-        """Called by the thread that hears signals: this machine is going away.
+        """Called by the thread that hears signals, or the one that asks the cloud: this machine is going away.
 
         Stop the trainer. Where there is none yet, give the job back at once: a long download has nothing to save.
         Whatever the main thread does then is fenced, and ends it.
