@@ -19,6 +19,7 @@ from app.jobs.progress_endpoints import router as job_progress
 from app.models.endpoints import router as models
 from app.request_context import RequestContext
 from app.resources import open_resources
+from app.rewards.builtins import router as builtin_rewards
 from app.rewards.endpoints import router as rewards
 from app.routing import operation_id
 from core.logging import configure_logging
@@ -40,7 +41,19 @@ TAGS = [
     {"name": "health", "description": "For load balancers and operators. No key is needed."},
 ]
 
-ROUTERS = (files, rewards, jobs, job_progress, checkpoints, diagnostics, artifacts, models, health, documentation)
+ROUTERS = (
+    files,
+    builtin_rewards,
+    rewards,
+    jobs,
+    job_progress,
+    checkpoints,
+    diagnostics,
+    artifacts,
+    models,
+    health,
+    documentation,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

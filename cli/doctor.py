@@ -1,5 +1,7 @@
 """`podium doctor`: looks at everything a server needs, and says what to do about what is missing."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import httpx
 import redis
@@ -22,7 +25,7 @@ from cli.terminal import say
 from core.db import migrate
 from core.db.session import make_engine
 from core.errors import ServiceError
-from core.settings import BUNDLED_MODEL, Settings
+from core.settings import BUNDLED_MODEL, CHECKOUT, Settings
 from core.storage.connect import open_store
 from core.storage.store import Proof
 
@@ -81,6 +84,7 @@ def examine(folder: DataFolder) -> Iterator[Finding]:
         yield _disk(folder.root)
         yield _wheels()
         yield _local_stack(folder)
+    yield _sandbox(settings)
     yield _model(settings)
     yield _gpu()
 
@@ -156,6 +160,37 @@ def _store(settings: Settings) -> Finding:
         return Finding("store", Health.FAIL, error.message, error.fix)
     proved = ", ".join(PROOFS[proof] for proof in test.proved)
     return Finding("store", Health.OK, f"{settings.store_url}: {proved} ({test.seconds:.2f} s)")
+
+
+def _sandbox(settings: Settings) -> Finding:
+    """Asked of the trainer's own interpreter, which is what starts sandboxes."""
+    python = settings.trainer_python or Path(sys.executable)
+    variables = {"PODIUM_REWARD_MEMORY_BYTES": str(settings.reward_memory_bytes)}
+    command = [str(python), "-m", "worker.grading.probe"]
+    asked = subprocess.run(
+        command, cwd=CHECKOUT, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=120
+    )
+    if asked.returncode != 0:
+        last = (asked.stderr.strip().splitlines() or ["no answer"])[-1]
+        return Finding("sandbox", Health.WARN, last, "Install the `worker` extra where this machine is to grade.")
+    return _sandbox_finding(json.loads(asked.stdout), settings)
+
+
+def _sandbox_finding(found: dict[str, Any], settings: Settings) -> Finding:
+    if settings.run_reward_code_without_sandbox:
+        what = "off: reward code has this machine's files and network (PODIUM_RUN_REWARD_CODE_WITHOUT_SANDBOX)"
+        return Finding("sandbox", Health.WARN, what, "Unset it, unless every reward is your own.")
+    if "error" in found:
+        return Finding("sandbox", Health.FAIL, found["error"], found["fix"])
+    layers = [f"bubblewrap {found['version']}", "seccomp", "no network", f"{found['memory_bytes'] // 1024**2} MiB"]
+    layers += [f"Landlock {found['landlock']}"] if found["landlock"] else []
+    if found["missing"]:
+        what = f"{', '.join(layers)}; rewards cannot import {', '.join(found['missing'])}"
+        return Finding("sandbox", Health.WARN, what, "Install the `worker` extra again.")
+    if not (found["landlock"] and found["counts_processes"]):
+        what = f"{', '.join(layers)}; this kernel has no Landlock, or does not count processes by sandbox"
+        return Finding("sandbox", Health.WARN, what, "Use Linux 5.14 or newer, with `landlock` in its lsm= list.")
+    return Finding("sandbox", Health.OK, f"{', '.join(layers)}; {len(found['libraries'])} libraries")
 
 
 def _model(settings: Settings) -> Finding:

@@ -1,32 +1,25 @@
 """What a reward's source says about itself: its entry point, the form it is called in, the columns it reads.
 
-Everything is read from the syntax tree; the source is never executed here. Forms are told apart by parameter names:
-
-    completions            TRL's batch form: lists in, a list of numbers out
-    sample and item        OpenAI's python grader: one completion, one row
-    completion             one completion as text (also `response`, and verl's `solution_str`)
-
-In the first and the last, `prompt(s)` and TRL's own arguments are provided; every other parameter names a column.
+Everything is read from the syntax tree; the source is never executed here. Forms are told apart by parameter names
+(`FORMS`); every parameter that a form does not provide names a column of the data set. `docs/rewards.md` shows one
+example of each form.
 """
 
 import ast
 import difflib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from core.errors import InvalidReward, Problem
+from core.reward_imports import catches, import_problems
 
-REWARD_LIBRARIES = ("mpmath", "numpy", "regex", "scipy", "sympy")
-"""What reward code may import beside the standard library: installed with the `worker` extra."""
-PREFERRED_NAMES = ("reward", "grade", "reward_func", "reward_fn", "compute_score", "score")
+PREFERRED_NAMES = ("reward", "grade", "reward_func", "reward_fn", "compute_score", "score_answer", "score")
 """Entry points by convention, the first that exists wins."""
-COMPLETION_PARAMETERS = ("completion", "response", "solution_str")
-TRL_PARAMETERS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+GROUND_TRUTH = ("ground_truth", "reward_model", "reward_model.ground_truth")
+"""Columns that a `ground_truth` is taken from: verl keeps it inside `reward_model`; CSV and flattened files in a
+column of that path."""
 
-_FORMS = "`f(completions, **columns)`, `grade(sample, item)` or `reward(completion, column, ...)`"
-_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 _KEY_ERRORS = frozenset({"KeyError", "LookupError", "Exception"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,6 +28,69 @@ class RewardForm(StrEnum):
     TRL = "trl"
     OPENAI = "openai"
     PER_SAMPLE = "per_sample"
+    PREDIBASE = "predibase"
+    VERL = "verl"
+    OSMOSIS = "osmosis"
+    REWARD_KIT = "reward_kit"
+    """Also eval-protocol's."""
+    VERIFIERS = "verifiers"
+    REASONING_GYM = "reasoning_gym"
+
+
+@dataclass(frozen=True, slots=True)
+class FormRule:
+    """How to know a form, and what its functions are given beside columns."""
+
+    signature: str
+    """As people write it."""
+    needs: tuple[tuple[str, ...], ...]
+    """The parameters that make the form; of each group one."""
+    offers: tuple[str, ...] = ()
+    """Parameters that the service fills in beside those."""
+    row: str | None = None
+    """The parameter that is the whole row; what is read from it by key are columns."""
+    row_offers: tuple[str, ...] = ()
+    """Keys of `row` that every row has."""
+
+
+FORMS: Mapping[RewardForm, FormRule] = {
+    RewardForm.TRL: FormRule(
+        "f(completions, **columns)",
+        (("completions",),),
+        ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric"),
+    ),
+    RewardForm.OPENAI: FormRule("grade(sample, item)", (("sample",), ("item",)), row="item"),
+    RewardForm.VERL: FormRule(
+        "compute_score(data_source, solution_str, ground_truth, extra_info=None)",
+        (("solution_str",), ("data_source",)),
+        ("extra_info", "prompt"),
+    ),
+    RewardForm.OSMOSIS: FormRule(
+        "f(solution_str, ground_truth, extra_info=None)", (("solution_str",),), ("extra_info", "prompt")
+    ),
+    RewardForm.PREDIBASE: FormRule(
+        "f(prompt, completion, example)",
+        (("completion",), ("example",)),
+        ("prompt",),
+        row="example",
+        row_offers=("prompt",),
+    ),
+    RewardForm.VERIFIERS: FormRule(
+        "f(prompt, completion, answer, state)", (("completion",), ("state",)), ("prompt", "info", "task")
+    ),
+    RewardForm.PER_SAMPLE: FormRule(
+        "reward(completion, column, ...)", (("completion", "response", "solution_str"),), ("prompt",)
+    ),
+    RewardForm.REWARD_KIT: FormRule(
+        "f(messages, ground_truth=None, **columns)", (("messages",),), ("original_messages", "prompt")
+    ),
+    RewardForm.REASONING_GYM: FormRule(
+        "score_answer(answer, entry)", (("answer",), ("entry",)), row="entry", row_offers=("question",)
+    ),
+}
+"""In the order in which they are tried: of a function that several would take, the first is meant."""
+_DATA_PARAMETERS = frozenset({"data_source"})
+"""Parameters that make a form, and yet are columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +105,9 @@ class RewardEntry:
     """Data set columns that the reward cannot do without."""
     optional_columns: tuple[str, ...]
     takes_any: bool
-    """Whether it takes every column (`**kwargs`, or OpenAI's `item`)."""
+    """Whether it takes every column (`**kwargs`, or a parameter that is the whole row)."""
     is_async: bool
+    takes_kwargs: bool = False
 
 
 def decode_source(data: bytes) -> str:
@@ -62,11 +119,14 @@ def decode_source(data: bytes) -> str:
         raise _invalid(f"line {line} is not UTF-8 (byte {error.start})", "Save the file as UTF-8.") from None
 
 
-def analyse(source: str, *, entry_point: str | None = None) -> RewardEntry:
-    """Find the entry point and how to call it; raises `InvalidReward` with all that is wrong."""
+def analyse(source: str, *, entry_point: str | None = None, form: RewardForm | None = None) -> RewardEntry:
+    """Find the entry point and how to call it; raises `InvalidReward` with all that is wrong.
+
+    A `form` that is given is not guessed from the parameter names.
+    """
     tree = _parse(source)
-    problems = list(_import_problems(tree))
-    found = _choose(tree, entry_point)
+    problems = list(import_problems(tree))
+    found = _choose(tree, entry_point, form)
     if isinstance(found, Problem):
         raise InvalidReward.of([*problems, found], subject="The reward")
     if problems:
@@ -76,7 +136,17 @@ def analyse(source: str, *, entry_point: str | None = None) -> RewardEntry:
 
 def bind(entry: RewardEntry, columns: Sequence[str], *, field: str = "rewards") -> list[Problem]:
     """The columns that the reward needs and a data set with `columns` lacks."""
-    return [_missing_column(entry, name, columns, field) for name in entry.columns if name not in columns]
+    return [
+        _missing_column(entry, name, columns, field)
+        for name in entry.columns
+        if not any(stand_in in columns for stand_in in sources(entry.form, name))
+    ]
+
+
+def sources(form: RewardForm, column: str) -> tuple[str, ...]:
+    """The columns that a parameter's value may be taken from, the best first."""
+    knows_verl = form in {RewardForm.VERL, RewardForm.OSMOSIS, RewardForm.REWARD_KIT}
+    return GROUND_TRUTH if column == GROUND_TRUTH[0] and knows_verl else (column,)
 
 
 def _missing_column(entry: RewardEntry, name: str, columns: Sequence[str], field: str) -> Problem:
@@ -110,13 +180,13 @@ def _parse(source: str) -> ast.Module:
     return tree
 
 
-def _choose(tree: ast.Module, entry_point: str | None) -> RewardEntry | Problem:
+def _choose(tree: ast.Module, entry_point: str | None, form: RewardForm | None) -> RewardEntry | Problem:
     functions = {node.name: node for node in tree.body if isinstance(node, _Function)}
     if entry_point is not None:
         if entry_point not in functions:
             return _no_entry(f"there is no top-level function `{entry_point}`", functions)
-        return _entry(functions[entry_point])
-    public = {name: _entry(node) for name, node in functions.items() if not name.startswith("_")}
+        return _entry(functions[entry_point], form)
+    public = {name: _entry(node, form) for name, node in functions.items() if not name.startswith("_")}
     accepted = {name: entry for name, entry in public.items() if isinstance(entry, RewardEntry)}
     for name in PREFERRED_NAMES:
         if name in accepted:
@@ -135,41 +205,54 @@ def _choose(tree: ast.Module, entry_point: str | None) -> RewardEntry | Problem:
 
 def _no_entry(message: str, functions: dict[str, _Function]) -> Problem:
     names = ", ".join(f"`{name}`" for name in list(functions)[:8]) or "none"
-    fix = f"Define a top-level function in one of the forms {_FORMS}."
+    fix = f"Define a top-level function in one of the forms {_all_forms()}."
     return Problem("entry_point", f"{message}; its top-level functions are: {names}", "no_entry_point", fix)
 
 
-def _entry(node: _Function) -> RewardEntry | Problem:
+def _all_forms() -> str:
+    written = [f"`{rule.signature}`" for rule in FORMS.values()]
+    return f"{', '.join(written[:-1])} or {written[-1]}"
+
+
+def _entry(node: _Function, wanted: RewardForm | None) -> RewardEntry | Problem:
     arguments = node.args
     named = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
-    form = _form(named)
+    form = wanted or _form(named)
     if arguments.posonlyargs:
         return _uncallable(node, "takes arguments by position only")
     if form is None:
         return _uncallable(node, "is in none of the forms")
+    if (refusal := _refusal(form, named, arguments)) is not None:
+        return _uncallable(node, refusal)
     provided = _provided(form, named)
-    defaults = _with_default(arguments)
-    columns = [name for name in named if name not in provided and name not in defaults]
-    optional = [name for name in named if name not in provided and name in defaults]
-    if form is RewardForm.OPENAI:
-        if columns:
-            return _uncallable(node, "needs more than `sample` and `item`")
-        columns, optional = _item_columns(node)
+    columns, optional = _columns(node, form, [name for name in named if name not in provided])
     return RewardEntry(
         name=node.name,
         form=form,
         provided=provided,
         columns=tuple(dict.fromkeys(columns)),
         optional_columns=tuple(dict.fromkeys(optional)),
-        takes_any=arguments.kwarg is not None or form is RewardForm.OPENAI,
+        takes_any=arguments.kwarg is not None or FORMS[form].row is not None,
         is_async=isinstance(node, ast.AsyncFunctionDef),
+        takes_kwargs=arguments.kwarg is not None,
     )
+
+
+def _columns(node: _Function, form: RewardForm, named: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Columns that the function needs, and those it can do without; `named`: parameters that the form lacks."""
+    rule = FORMS[form]
+    if rule.row is not None:
+        needed, optional = _row_columns(node, rule.row)
+        return [key for key in needed if key not in rule.row_offers], optional
+    defaults = _with_default(node.args)
+    return [name for name in named if name not in defaults], [name for name in named if name in defaults]
 
 
 def _uncallable(node: _Function, why: str) -> Problem:
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     written = f"{node.name}({', '.join(argument.arg for argument in arguments)})"
-    return Problem("entry_point", f"`{written[:120]}` {why}", "no_entry_point", f"Parameters by name: {_FORMS}.")
+    fix = f"Parameters by name: {_all_forms()}."
+    return Problem("entry_point", f"`{written[:120]}` {why}", "no_entry_point", fix)
 
 
 def _with_default(arguments: ast.arguments) -> set[str]:
@@ -179,82 +262,56 @@ def _with_default(arguments: ast.arguments) -> set[str]:
 
 
 def _form(named: Sequence[str]) -> RewardForm | None:
-    if "completions" in named:
-        return RewardForm.TRL
-    if "sample" in named and "item" in named:
-        return RewardForm.OPENAI
-    if any(name in named for name in COMPLETION_PARAMETERS):
-        return RewardForm.PER_SAMPLE
-    return None
+    if "parser" in named and "completion" in named:
+        return RewardForm.VERIFIERS
+    return next((form for form, rule in FORMS.items() if not _lacking(rule, named)), None)
+
+
+def _lacking(rule: FormRule, named: Sequence[str]) -> list[str]:
+    return [group[0] for group in rule.needs if not any(name in named for name in group)]
+
+
+def _refusal(form: RewardForm, named: Sequence[str], arguments: ast.arguments) -> str | None:
+    """Why a function cannot be called in the form. One with `**kwargs` takes what it does not name."""
+    lacking = _lacking(FORMS[form], named) if arguments.kwarg is None else []
+    if form is RewardForm.VERIFIERS:
+        if "parser" in named:
+            return "takes a `parser`, an object of verifiers that is not there: parse the text in the function itself"
+        lacking = [name for name in lacking if name != "state"]
+    if lacking:
+        return f"cannot be called as `{form}`: it does not take {_listed(lacking)}"
+    provided = _provided(form, named)
+    more = [name for name in named if name not in provided and name not in _with_default(arguments)]
+    return f"needs more than {_listed(provided)}" if FORMS[form].row is not None and more else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def _provided(form: RewardForm, named: Sequence[str]) -> tuple[str, ...]:
-    match form:
-        case RewardForm.TRL:
-            return tuple(name for name in TRL_PARAMETERS if name in named)
-        case RewardForm.OPENAI:
-            return ("sample", "item")
-        case RewardForm.PER_SAMPLE:
-            completion = next(name for name in COMPLETION_PARAMETERS if name in named)
-            return (completion, "prompt") if "prompt" in named else (completion,)
+    """The completion first; of parameters that could be it, the later ones name columns."""
+    rule = FORMS[form]
+    made_by = [next((name for name in group if name in named), group[0]) for group in rule.needs]
+    offered = [name for name in (*made_by, *rule.offers) if name in named or name == made_by[0]]
+    return tuple(name for name in offered if name not in _DATA_PARAMETERS)
 
 
-def _item_columns(node: _Function) -> tuple[list[str], list[str]]:
-    """Keys read as `item["key"]`, and those the code asks for first: `"key" in item`, `item.get("key")`."""
-    read, asked, catches = [], [], False
+def _row_columns(node: _Function, row: str) -> tuple[list[str], list[str]]:
+    """Keys read as `row["key"]`, and those the code asks for first: `"key" in row`, `row.get("key")`."""
+    read, asked, catching = [], [], False
     for part in ast.walk(node):
         match part:
-            case ast.Subscript(value=ast.Name(id="item"), slice=ast.Constant(value=str(key)), ctx=ast.Load()):
-                read.append(key)
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(key)), ctx=ast.Load()):
+                read += [key] if name == row else []
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="item"), attr="get"), args=[ast.Constant(value=str(key)), *_]
+                func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str(key)), *_]
             ):
-                asked.append(key)
-            case ast.Compare(left=ast.Constant(value=str(key)), comparators=[ast.Name(id="item")]):
-                asked.append(key)
+                asked += [key] if name == row else []
+            case ast.Compare(left=ast.Constant(value=str(key)), comparators=[ast.Name(id=name)]):
+                asked += [key] if name == row else []
             case ast.ExceptHandler(type=kind):
-                catches = catches or _catches(kind, _KEY_ERRORS)
-    if catches:
+                catching = catching or catches(kind, _KEY_ERRORS)
+    if catching:
         return [], [*read, *asked]
     return [key for key in read if key not in asked], asked
-
-
-def _catches(kind: ast.expr | None, names: frozenset[str]) -> bool:
-    """Whether `except kind:` catches one of the named exceptions; a bare `except:` does."""
-    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
-    return any(one is None or (isinstance(one, ast.Name) and one.id in names) for one in kinds)
-
-
-def _import_problems(tree: ast.Module) -> Iterator[Problem]:
-    allowed = sys.stdlib_module_names | set(REWARD_LIBRARIES)
-    for node in sorted(_required_imports(tree), key=lambda node: node.lineno):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            message, fix = "is relative, but a reward is one file", "Put everything into one file."
-            yield Problem("source", f"line {node.lineno}: the import {message}", "relative_import", fix)
-            continue
-        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-        for module in modules:
-            if module.partition(".")[0] not in allowed:
-                fix = f"Beside the standard library there are {', '.join(REWARD_LIBRARIES)}."
-                message = f"line {node.lineno}: `{module}` is not there to be imported"
-                yield Problem("source", message, "unknown_import", fix)
-
-
-def _required_imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Every import but those that the code can do without: in `try` with a fallback, or for type checkers."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        waiting += _needed_children(node)
-
-
-def _needed_children(node: ast.AST) -> list[ast.AST]:
-    match node:
-        case ast.Try(handlers=handlers) if any(_catches(handler.type, _IMPORT_ERRORS) for handler in handlers):
-            return [*handlers, *node.orelse, *node.finalbody]
-        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-            return list(node.orelse)
-        case _:
-            return list(ast.iter_child_nodes(node))

@@ -52,6 +52,16 @@ class Settings(BaseSettings):
     """Crash budget of a job: the failure with this number is final."""
     max_preemptions: int = Field(100, ge=1)
 
+    # Grading.
+    run_reward_code_without_sandbox: bool = False
+    """Whether reward code runs as a plain child process, with the worker's files, network and user. For machines that
+    cannot isolate, and whose rewards all come from people who may log in to them anyway."""
+    reward_memory_bytes: int = Field(2 * 1024**3, ge=256 * 1024**2)
+    """Of all processes of one reward together."""
+    allow_private_reward_urls: bool = False
+    """Whether the built-in reward `http` may ask hosts that are not on the internet: this machine, its network, the
+    cloud's metadata. Anybody who may create jobs can then send requests there."""
+
     # The worker.
     trainer_python: Path | None = None
     """Interpreter of the trainer's environment (vLLM pins its own torch); unset means the worker's own."""

@@ -5,12 +5,15 @@ Field names and meanings follow TRL's `GRPOConfig` and PEFT's `LoraConfig`, exce
 `prompts_per_step` x `num_generations` rollouts per step, and TRL's numbers are derived (`worker.training.config`).
 """
 
+import hashlib
+import json
 import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from core.builtin_rewards.catalogue import AnyBuiltin
 from core.ids import CheckpointId, FileId, JobId, RewardId, RewardVersionId
 from core.reward_source import RewardForm
 from core.rows import FileFormat
@@ -118,7 +121,8 @@ class EvaluationSpec(Frozen):
     decoding: Literal["greedy", "sampled"] = "greedy"
     """Which answers the verdict is taken on. Both are reported."""
     pass_threshold: float | None = None
-    """A task is passed when its reward is at least this; unset means the sum of the positive weights."""
+    """A task is passed when its reward is at least this; unset means the sum of the positive weights, each times what a
+    perfect completion gets: 1, for penalties 0, for formulas their best value."""
     held_out_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of the training file held out when there is no validation file; split by the seed."""
 
@@ -143,21 +147,87 @@ class CheckpointSpec(Frozen):
         raise ValueError("must be `auto`, null, or a number above 0 and at most 10080 (a week)")
 
 
+class GradingSpec(Frozen):
+    """When grading works too badly to train on. The job is then paused at its last good step, with a checkpoint.
+
+    Only errors count: a reward that answers None does not fail.
+    """
+
+    max_error_share: float = Field(0.2, ge=0, lt=1)
+    """A step with more ungraded rollouts than this is not taken."""
+    bad_step_error_share: float = Field(0.05, ge=0, lt=1)
+    """A step with more ungraded rollouts than this is bad, and so is one in which no rollout has a reward."""
+    max_bad_steps: int = Field(5, ge=1, le=1_000_000)
+    """So many bad steps running are too many."""
+
+
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
-class PinnedReward(Frozen):
-    """One reward term, fixed to the version of the source that was current when the job was created."""
+class Gate(Frozen):
+    """A term counts only where another one reaches a value; `worker.grading.gates` says what else."""
 
+    reward: RewardName
+    """A term that stands before the gated one in the job."""
+    at_least: float = 1.0
+
+
+class RewardShare(Frozen):
     name: RewardName
     """Unique in the job; metrics read `rewards/<name>/mean`."""
     weight: float = Field(1.0, ge=-1000, le=1000)
+    gate: Gate | None = None
+
+    @property
+    def best(self) -> float:
+        """What a perfect completion gets from the term alone; rewards of people's own are taken to end at 1."""
+        return 1.0
+
+
+class PinnedReward(RewardShare):
+    """One reward term, fixed to the version of the source that was current when the job was created."""
+
     source_sha256: str
     entry_point: str
     form: RewardForm
+    """Guessed from the parameter names when the version was uploaded, or said by the client there or in the job."""
     reward_id: RewardId | None = None
     version_id: RewardVersionId | None = None
     """Unset for a grader whose source came inside the spec (OpenAI's python grader)."""
+
+
+class BuiltinReward(RewardShare):
+    """One reward term that needs no source: a built-in and its parameters, credentials apart."""
+
+    parameters: AnyBuiltin
+    credentials_sha256: str | None = None
+    """Of what `http` must know and no document may show (`core.builtin_rewards.outside.Credentials`), as the job's
+    inline source of this name keeps it; unset where there are none."""
+
+    @property
+    def best(self) -> float:
+        return self.parameters.best
+
+    @property
+    def form(self) -> str:
+        return "builtin"
+
+    @property
+    def source_sha256(self) -> str:
+        """What identifies it in results: the digest of the parameters."""
+        text = json.dumps(self.parameters.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def reward_id(self) -> None:
+        return None
+
+    @property
+    def version_id(self) -> None:
+        return None
+
+
+RewardTerm = PinnedReward | BuiltinReward
 
 
 class ModelSource(StrEnum):
@@ -200,11 +270,13 @@ class JobSpec(Frozen):
     training: DataRef
     held_out: DataRef | None
     seed: int = Field(ge=0, lt=2**31)
-    rewards: tuple[PinnedReward, ...] = Field(min_length=1, max_length=16)
+    rewards: tuple[RewardTerm, ...] = Field(min_length=1, max_length=16)
+    """In order: gates and formulas look at terms before their own."""
     hyperparameters: Hyperparameters
     adapter: AdapterSpec
     evaluation: EvaluationSpec
     checkpoints: CheckpointSpec = CheckpointSpec()
+    grading: GradingSpec = GradingSpec()
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Passed to the tokenizer's chat template, e.g. `{"enable_thinking": false}` for Qwen3."""
     suffix: str | None = None
@@ -229,4 +301,4 @@ class JobSpec(Frozen):
         """Reward from which a held-out task counts as passed."""
         if self.evaluation.pass_threshold is not None:
             return self.evaluation.pass_threshold
-        return math.fsum(term.weight for term in self.rewards if term.weight > 0)  # as rewards are summed
+        return math.fsum(term.weight * term.best for term in self.rewards if term.weight > 0)  # as rewards are summed

@@ -56,4 +56,4 @@ class ResumeAudit:
 
 def tells_time(metric: str) -> bool:
     """Metrics of a clock: two runs never agree on them."""
-    return metric.startswith("phase/") or metric == "step_time"
+    return metric.startswith(("phase/", "grader/latency_")) or metric == "step_time"

@@ -14,7 +14,7 @@ from core.db.session import Sessions
 from core.errors import InvalidReward, NotFound
 from core.results import Evaluation
 from core.settings import Settings
-from core.spec import CheckpointRef, DataRef, ModelSource, PinnedReward
+from core.spec import CheckpointRef, DataRef, ModelSource, PinnedReward, RewardTerm
 from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, require_digest
 from worker import checkpoints
 from worker.run_directory import RunDirectory, RunPlan
@@ -92,15 +92,19 @@ def _fetch_start(store: ObjectStore, start: CheckpointRef, folder: Path) -> None
 
 def _write_rewards(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
     for term in lease.spec.rewards:
+        digest = term.source_sha256 if isinstance(term, PinnedReward) else term.credentials_sha256
+        if digest is None:
+            continue
         source = _reward_source(sessions, lease, term)
-        if hashlib.sha256(source.encode()).hexdigest() != term.source_sha256:
+        if hashlib.sha256(source.encode()).hexdigest() != digest:
             raise InvalidReward(f"The source of reward {term.name!r} is not the one that the job was created with.")
         path = run.reward_source(term.name)
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # credentials may be in it
         path.write_text(source, encoding="utf-8")
 
 
-def _reward_source(sessions: Sessions, lease: Lease, term: PinnedReward) -> str:
+def _reward_source(sessions: Sessions, lease: Lease, term: RewardTerm) -> str:
     with sessions.begin() as session:
         if term.version_id is None:
             source = jobs.inline_source(session, lease.job_id, term.name)

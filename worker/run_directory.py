@@ -62,12 +62,17 @@ class StepDone(Entry):
 
 
 class RolloutGrade(BaseModel):
-    """One reward's word on one rollout."""
+    """One reward's word on one rollout: its line in the ledger."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     outcome: Literal["scored", "no_answer", "user_error", "infrastructure_error"]
     value: float | None
     error: str | None = None
+    """What went wrong, in one line."""
+    traceback: str | None = None
+    """The frames in the reward's own source, or the end of what its process wrote."""
+    timed_out: bool = False
+    latency_s: float | None = None
 
 
 class Rollout(BaseModel):
@@ -86,6 +91,8 @@ class Rollout(BaseModel):
     advantage: float | None
     completion_tokens: int
     finish_reason: Literal["stop", "length"]
+    extra: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """Columns that rewards logged of it (TRL's `log_extra`)."""
 
 
 class RolloutsDone(Entry):

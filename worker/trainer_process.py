@@ -13,6 +13,7 @@ import structlog
 
 from core import failpoints
 from core.settings import Settings
+from worker.grading.rules import GradingRules
 from worker.parent import killed_with_parent, parent_environment
 from worker.run_directory import STACKS_SIGNAL, RunDirectory
 
@@ -54,13 +55,22 @@ class TrainerProcess:
             self._process = subprocess.Popen(
                 killed_with_parent(python, "-m", TRAINER_MODULE, str(self._run.path)),
                 cwd=CHECKOUT,
-                env=trainer_environment(os.environ) | parent_environment(),
+                env=trainer_environment(os.environ) | self._grading_rules() | parent_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         log.info("trainer_started", pid=self._process.pid)
+
+    def _grading_rules(self) -> dict[str, str]:
+        settings = self._settings
+        rules = GradingRules(
+            run_without_sandbox=settings.run_reward_code_without_sandbox,
+            memory_bytes=settings.reward_memory_bytes,
+            allow_private_reward_urls=settings.allow_private_reward_urls,
+        )
+        return rules.as_environment()
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit code, or None after `timeout_s`; negative for the signal that ended it.

@@ -6,10 +6,10 @@ from app.jobs import branch
 from app.jobs.facts import Facts
 from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
+from app.jobs.reward_checks import reward_problems
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
 from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
-from core.reward_source import bind
 from core.split import FEWEST_TASKS
 
 MAX_STEPS = 1_000_000
@@ -85,7 +85,7 @@ def refusal(problems: Sequence[Problem]) -> InvalidRequest:
 
 def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
     """What is wrong with the job, its model apart; in the order of the body's fields."""
-    problems = [*facts.problems, *_same_file(body), *_missing_columns(facts), *_weights(plan, facts)]
+    problems = [*facts.problems, *_same_file(body), *reward_problems(plan, facts)]
     if facts.start is not None and isinstance(body.method.chosen, GrpoMethod):
         field = plan.path("adapter")
         problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)
@@ -102,24 +102,6 @@ def _same_file(body: JobCreate) -> Iterator[Problem]:
         message = "is the training file: its tasks would not be held out"
         fix = "Upload the held-out tasks as a file of their own, or leave validation_file out."
         yield Problem("validation_file", message, "same_file", fix)
-
-
-def _missing_columns(facts: Facts) -> list[Problem]:
-    named = (("training_file", facts.training), ("validation_file", facts.held_out))
-    problems = [
-        problem
-        for field, file in named
-        if file is not None
-        for reward in facts.rewards
-        for problem in bind(reward.entry, file.columns, field=field)
-    ]
-    return list(dict.fromkeys(problems))
-
-
-def _weights(plan: Plan, facts: Facts) -> Iterator[Problem]:
-    if facts.rewards and not any(reward.weight for reward in facts.rewards):
-        message = "every weight is 0, so there is nothing to learn"
-        yield Problem(f"{plan.field}.rewards", message, "zero_weights", "Give at least one reward a weight.")
 
 
 def _too_few_tasks(body: JobCreate, plan: Plan, split: Split) -> Problem:

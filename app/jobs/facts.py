@@ -8,14 +8,17 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from app.jobs.branch import BranchPoint
-from app.jobs.methods import PythonGrader, RewardTerm
+from app.jobs.graders import AnyGrader, MultiGrader, PythonGrader, SimpleGrader
 from app.jobs.plan import Plan
 from app.jobs.schemas import JobCreate
+from app.jobs.terms import AnyTerm, BuiltinTerm, UploadedTerm
+from core.builtin_rewards.catalogue import AnyBuiltin
 from core.db import files, rewards
 from core.db.models import File
 from core.errors import InvalidReward, Problem
 from core.ids import FileId, RewardId, RewardVersionId, TenantId
 from core.reward_source import RewardEntry, RewardForm, analyse
+from core.spec import Gate
 
 DATASET_PURPOSE = "fine-tune"
 
@@ -27,19 +30,31 @@ class KnownReward:
     name: str
     """As asked for, or the reward's own; not yet unique in the job."""
     weight: float
+    field: str
+    """Path of the term in the body."""
     entry: RewardEntry
     source_sha256: str
     reward_id: RewardId | None = None
     version_id: RewardVersionId | None = None
     inline_source: str | None = None
     """Of a grader that came inside the body; it is kept with the job."""
+    gate: Gate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBuiltin:
+    name: str
+    weight: float
+    field: str
+    parameters: AnyBuiltin
+    gate: Gate | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     training: File | None
     held_out: File | None
-    rewards: tuple[KnownReward, ...]
+    rewards: tuple[KnownReward | KnownBuiltin, ...]
     start: BranchPoint | None = None
     """The checkpoint that `model` names, where it names one."""
     problems: list[Problem] = field(default_factory=list)
@@ -55,10 +70,10 @@ def gather(
     held_out = None
     if body.validation_file is not None:
         held_out = _dataset(session, tenant_id, "validation_file", body.validation_file, problems)
-    if isinstance(plan.rewards, PythonGrader):
-        found = _inline(plan.rewards, f"{plan.field}.grader", problems)
+    if isinstance(plan.rewards, tuple):
+        found = tuple(_terms(session, tenant_id, plan.rewards, f"{plan.field}.rewards", problems))
     else:
-        found = tuple(_uploaded(session, tenant_id, plan.rewards, f"{plan.field}.rewards", problems))
+        found = tuple(_graders(plan.rewards, f"{plan.field}.grader", problems))
     return Facts(training, held_out, found, start if isinstance(start, BranchPoint) else None, problems)
 
 
@@ -76,43 +91,73 @@ def _dataset(session: Session, tenant_id: TenantId, name: str, file_id: FileId, 
     return file
 
 
-def _uploaded(
-    session: Session, tenant_id: TenantId, terms: tuple[RewardTerm, ...], path: str, problems: list[Problem]
-) -> Iterator[KnownReward]:
+def _terms(
+    session: Session, tenant_id: TenantId, terms: tuple[AnyTerm, ...], path: str, problems: list[Problem]
+) -> Iterator[KnownReward | KnownBuiltin]:
     for number, term in enumerate(terms):
         place = f"{path}[{number}]"
-        reward = rewards.get_owned(session, tenant_id, term.reward)
-        if reward is None:
-            fix = "Upload the reward with POST /v1/rewards, or list yours with GET /v1/rewards."
-            message = f"there is no reward {term.reward[:64]!r}"
-            problems.append(Problem(f"{place}.reward", message, "reward_not_found", fix))
+        if isinstance(term, BuiltinTerm):
+            yield KnownBuiltin(term.name or term.builtin_name, term.weight, place, term.parameters, term.gate)
             continue
-        version = rewards.newest(session, reward.id, number=term.version)
-        if version is None:
-            message = f"the reward {reward.name!r} has no version {term.version}"
-            fix = "Leave `version` out for the newest one."
-            problems.append(Problem(f"{place}.version", message, "reward_not_found", fix))
-            continue
-        yield KnownReward(
-            name=term.name or reward.name,
-            weight=term.weight,
-            entry=_ENTRY.validate_python(version.entry),
-            source_sha256=version.sha256,
-            reward_id=reward.id,
-            version_id=version.id,
-        )
+        found = _uploaded(session, tenant_id, term, place)
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            yield found
 
 
-def _inline(grader: PythonGrader, path: str, problems: list[Problem]) -> tuple[KnownReward, ...]:
+def _uploaded(session: Session, tenant_id: TenantId, term: UploadedTerm, place: str) -> KnownReward | Problem:
+    reward = rewards.get_owned(session, tenant_id, term.reward)
+    if reward is None:
+        fix = "Upload the reward with POST /v1/rewards, or list yours with GET /v1/rewards."
+        return Problem(f"{place}.reward", f"there is no reward {term.reward[:64]!r}", "reward_not_found", fix)
+    version = rewards.newest(session, reward.id, number=term.version)
+    if version is None:
+        message = f"the reward {reward.name!r} has no version {term.version}"
+        return Problem(f"{place}.version", message, "reward_not_found", "Leave `version` out for the newest one.")
+    return KnownReward(
+        name=term.name or reward.name,
+        weight=term.weight,
+        field=place,
+        entry=_ENTRY.validate_python(version.entry),
+        source_sha256=version.sha256,
+        reward_id=reward.id,
+        version_id=version.id,
+        gate=term.gate,
+    )
+
+
+def _graders(grader: AnyGrader, path: str, problems: list[Problem]) -> Iterator[KnownReward | KnownBuiltin]:
+    """One term; for a multi grader one of weight 0 for each that it reads, and the formula, which counts alone."""
+    if not isinstance(grader, MultiGrader):
+        yield from _grader(grader, grader.name, 1.0, path, problems)
+        return
+    for key, one in grader.graders.items():
+        yield from _grader(one, key, 0.0, f"{path}.graders.{key}", problems)
+    yield KnownBuiltin(grader.name, 1.0, f"{path}.calculate_output", grader.builtin)
+
+
+def _grader(
+    grader: SimpleGrader, name: str, weight: float, path: str, problems: list[Problem]
+) -> Iterator[KnownReward | KnownBuiltin]:
+    if not isinstance(grader, PythonGrader):
+        yield KnownBuiltin(name, weight, path, grader.builtin)
+        return
+    entry = _inline(grader, path)
+    if isinstance(entry, list):
+        problems += entry
+        return
+    digest = hashlib.sha256(grader.source.encode()).hexdigest()
+    yield KnownReward(name, weight, path, entry, digest, inline_source=grader.source)
+
+
+def _inline(grader: PythonGrader, path: str) -> RewardEntry | list[Problem]:
     try:
         entry = analyse(grader.source, entry_point="grade")
     except InvalidReward as error:
-        problems += [Problem(f"{path}.source", p.message, p.code, p.fix) for p in error.problems]
-        return ()
+        return [Problem(f"{path}.source", p.message, p.code, p.fix) for p in error.problems]
     if entry.form is not RewardForm.OPENAI:
         message = "`grade` must take the parameters `sample` and `item`"
         fix = "Define `def grade(sample, item) -> float`."
-        problems.append(Problem(f"{path}.source", message, "no_entry_point", fix))
-        return ()
-    digest = hashlib.sha256(grader.source.encode()).hexdigest()
-    return (KnownReward(grader.name, 1.0, entry, digest, inline_source=grader.source),)
+        return [Problem(f"{path}.source", message, "no_entry_point", fix)]
+    return entry

@@ -5,38 +5,21 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from core.ids import RewardId
-from core.spec import (
-    AdapterSpec,
-    CheckpointSpec,
-    EvaluationSpec,
-    Frozen,
-    Hyperparameters,
-    RewardName,
-)
-
-MAX_INLINE_SOURCE_CHARS = 256 * 1024
+from app.jobs.graders import AnyGrader
+from app.jobs.terms import AnyTerm
+from core.spec import AdapterSpec, CheckpointSpec, EvaluationSpec, Frozen, Hyperparameters
 
 
-class RewardTerm(Frozen):
-    """One uploaded reward function and its share of the sum."""
-
-    reward: RewardId = Field(description="Id of an uploaded reward.")
-    version: int | None = Field(None, ge=1, lt=2**31, description="Unset: the newest one, which the job then keeps.")
-    name: RewardName | None = Field(None, description="Under which metrics report it; unset: the name of the reward.")
-    weight: float = Field(1.0, ge=-1000, le=1000)
-
-
-def _at_least_one(terms: tuple[RewardTerm, ...]) -> tuple[RewardTerm, ...]:
+def _at_least_one(terms: tuple[AnyTerm, ...]) -> tuple[AnyTerm, ...]:
     """Asked after each term was good by itself: `min_length` would blame an empty list for a bad term."""
     if not terms:
-        fix = 'Name an uploaded reward: [{"reward": "rew-..."}].'
+        fix = 'Name an uploaded reward, [{"reward": "rew-..."}], or a built-in one, [{"builtin": "exact_match", ...}].'
         raise PydanticCustomError("no_rewards", "there is no reward to train on", {"fix": fix})
     return terms
 
 
 class GrpoMethod(Frozen):
-    rewards: Annotated[tuple[RewardTerm, ...], AfterValidator(_at_least_one)] = Field(max_length=16)
+    rewards: Annotated[tuple[AnyTerm, ...], AfterValidator(_at_least_one)] = Field(max_length=16)
     hyperparameters: Hyperparameters = Hyperparameters()
     adapter: AdapterSpec = AdapterSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
@@ -44,26 +27,6 @@ class GrpoMethod(Frozen):
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description='Passed to the chat template, e.g. `{"enable_thinking": false}` for Qwen3.'
     )
-
-
-class PythonGrader(Frozen):
-    """OpenAI's python grader: source that defines `grade(sample, item)`."""
-
-    type: Literal["python"]
-    name: str = Field("grader", min_length=1, max_length=64)
-    source: str = Field(min_length=1, max_length=MAX_INLINE_SOURCE_CHARS)
-    image_tag: str | None = Field(None, max_length=64, description="Taken and ignored: graders run on the worker.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_supported(cls, value: Any) -> Any:
-        kind = value.get("type") if isinstance(value, dict) else None
-        if isinstance(kind, str) and kind != "python":
-            fix = "Send the same logic as a grader of type `python`, or upload a reward and use method.type `grpo`."
-            raise PydanticCustomError(
-                "grader_not_supported", "graders of this type are not supported; `python` is", {"fix": fix}
-            )
-        return value
 
 
 def _auto_or(number: TypeAdapter[int] | TypeAdapter[float]) -> WrapValidator:
@@ -97,7 +60,7 @@ class ReinforcementHyperparameters(Frozen):
 
 
 class ReinforcementMethod(Frozen):
-    grader: PythonGrader
+    grader: AnyGrader
     hyperparameters: ReinforcementHyperparameters = ReinforcementHyperparameters()
 
     @model_validator(mode="before")
@@ -123,7 +86,7 @@ class Method(Frozen):
             raise PydanticCustomError(
                 "method_not_supported",
                 "this server trains with reinforcement only",
-                {"fix": "Set type to `grpo`, or to `reinforcement` with a python grader."},
+                {"fix": "Set type to `grpo`, or to `reinforcement` with a grader."},
             )
         return value
 

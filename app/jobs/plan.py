@@ -4,14 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.jobs.branch import inherited
-from app.jobs.methods import (
-    GrpoMethod,
-    Method,
-    PythonGrader,
-    ReinforcementHyperparameters,
-    ReinforcementMethod,
-    RewardTerm,
-)
+from app.jobs.graders import AnyGrader, MultiGrader, PythonGrader
+from app.jobs.methods import GrpoMethod, Method, ReinforcementHyperparameters, ReinforcementMethod
+from app.jobs.terms import AnyTerm
 from core.errors import Problem
 from core.spec import (
     DEFAULT_LEARNING_RATE,
@@ -34,8 +29,8 @@ MAX_GENERATIONS = 64
 class Plan:
     field: str
     """Path of the method's settings in the body."""
-    rewards: tuple[RewardTerm, ...] | PythonGrader
-    """Uploaded terms, or one grader whose source came along."""
+    rewards: tuple[AnyTerm, ...] | AnyGrader
+    """Terms, or one grader of OpenAI's."""
     hyperparameters: Hyperparameters
     adapter: AdapterSpec
     evaluation: EvaluationSpec
@@ -108,7 +103,11 @@ def _number(value: float | str | None) -> float | None:
 
 
 def _warnings(method: ReinforcementMethod) -> Iterator[Problem]:
-    if method.grader.image_tag is not None:
-        field = "method.reinforcement.grader.image_tag"
-        fix = "Use the standard library, numpy, scipy, sympy, mpmath and regex."
-        yield Problem(field, "is ignored: graders run in a process on the worker", "ignored_field", fix)
+    graders = {"method.reinforcement.grader": method.grader}
+    if isinstance(method.grader, MultiGrader):
+        graders = {f"method.reinforcement.grader.graders.{key}": one for key, one in method.grader.graders.items()}
+    for path, grader in graders.items():
+        if isinstance(grader, PythonGrader) and grader.image_tag is not None:
+            fix = "Use the standard library, numpy, scipy, sympy, mpmath and regex."
+            message = "is ignored: graders run in a process on the worker"
+            yield Problem(f"{path}.image_tag", message, "ignored_field", fix)

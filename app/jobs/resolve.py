@@ -3,17 +3,27 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.jobs.facts import Facts, KnownReward
+from app.jobs.facts import Facts, KnownBuiltin, KnownReward
 from app.jobs.plan import Plan
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
+from core.builtin_rewards.outside import Http
 from core.db.models import File
 from core.errors import Problem
 from core.rows import FileFormat
-from core.spec import DEFAULT_LEARNING_RATE, DataRef, Hyperparameters, JobSpec, ModelRef, PinnedReward
+from core.spec import (
+    DEFAULT_LEARNING_RATE,
+    BuiltinReward,
+    DataRef,
+    Hyperparameters,
+    JobSpec,
+    ModelRef,
+    PinnedReward,
+    RewardTerm,
+)
 
 DEFAULT_SEED = 42
 """transformers' own; a fixed one, so that the same body always means the same run."""
@@ -28,7 +38,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 class Resolved:
     spec: JobSpec
     inline_sources: dict[str, str]
-    """Source by reward name, of a grader that came inside the body."""
+    """By reward name: the source of a grader that came inside the body, the credentials of an `http` reward (JSON)."""
     split: Split
     warnings: tuple[Problem, ...]
 
@@ -43,13 +53,14 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
     """Only for a job with which `app.jobs.checks` finds nothing wrong."""
     assert facts.training is not None
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
-    rewards = dict(zip(_unique_names(facts.rewards), facts.rewards, strict=True))
+    rewards = dict(zip(unique_names(facts.rewards), facts.rewards, strict=True))
+    pinned = [_pin(name, reward) for name, reward in rewards.items()]
     spec = JobSpec(
         model=model,
         training=_data(facts.training),
         held_out=None if facts.held_out is None else _data(facts.held_out),
         seed=DEFAULT_SEED if body.seed is None else body.seed,
-        rewards=tuple(_pin(name, reward) for name, reward in rewards.items()),
+        rewards=tuple(term for term, _ in pinned),
         hyperparameters=_complete(plan, split),
         adapter=plan.adapter,
         evaluation=plan.evaluation,
@@ -60,7 +71,7 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
     )
     return Resolved(
         spec=spec,
-        inline_sources={name: reward.inline_source for name, reward in rewards.items() if reward.inline_source},
+        inline_sources={term.name: source for term, source in pinned if source is not None},
         split=split,
         warnings=(*plan.warnings, *_warnings(plan, split, spec)),
     )
@@ -74,19 +85,7 @@ def _data(file: File) -> DataRef:
     )
 
 
-def _pin(name: str, reward: KnownReward) -> PinnedReward:
-    return PinnedReward(
-        name=name,
-        weight=reward.weight,
-        source_sha256=reward.source_sha256,
-        entry_point=reward.entry.name,
-        form=reward.entry.form,
-        reward_id=reward.reward_id,
-        version_id=reward.version_id,
-    )
-
-
-def _unique_names(rewards: tuple[KnownReward, ...]) -> list[str]:
+def unique_names(rewards: Sequence[KnownReward | KnownBuiltin]) -> list[str]:
     """Names as metrics can carry them; of equal ones the second becomes `name-2`."""
     taken: list[str] = []
     for reward in rewards:
@@ -98,6 +97,35 @@ def _unique_names(rewards: tuple[KnownReward, ...]) -> list[str]:
             name = stem[: MAX_NAME - len(ending)] + ending
         taken.append(name)
     return taken
+
+
+def _pin(name: str, reward: KnownReward | KnownBuiltin) -> tuple[RewardTerm, str | None]:
+    """The term, and what is kept beside the spec for it."""
+    if isinstance(reward, KnownBuiltin):
+        return _pin_builtin(name, reward)
+    term = PinnedReward(
+        name=name,
+        weight=reward.weight,
+        gate=reward.gate,
+        source_sha256=reward.source_sha256,
+        entry_point=reward.entry.name,
+        form=reward.entry.form,
+        reward_id=reward.reward_id,
+        version_id=reward.version_id,
+    )
+    return term, reward.inline_source
+
+
+def _pin_builtin(name: str, reward: KnownBuiltin) -> tuple[BuiltinReward, str | None]:
+    parameters, kept = reward.parameters, None
+    if isinstance(parameters, Http):
+        parameters, credentials = parameters.apart()
+        kept = None if credentials is None else credentials.model_dump_json()
+    digest = None if kept is None else hashlib.sha256(kept.encode()).hexdigest()
+    term = BuiltinReward(
+        name=name, weight=reward.weight, gate=reward.gate, parameters=parameters, credentials_sha256=digest
+    )
+    return term, kept
 
 
 def _complete(plan: Plan, split: Split) -> Hyperparameters:

@@ -29,6 +29,7 @@ from core.settings import Settings
 router = resource_router("/v1/rewards", tag="rewards")
 
 RewardIdPath = Annotated[RewardId, Path(description="`rew-...`")]
+_VERSION_FIELDS = ("entry_point", "form")
 Version = TypeVar("Version", bound=RewardVersionCreate)
 VersionPath = Annotated[int, Path(ge=1, lt=2**31, description="1, 2, 3, ...")]
 
@@ -36,14 +37,16 @@ VersionPath = Annotated[int, Path(ge=1, lt=2**31, description="1, 2, 3, ...")]
 async def _reward(request: Request, _caller: CallerDep, settings: SettingsDep) -> RewardCreate:
     if not is_form(request):
         return await _json(request, RewardCreate, settings)
-    async with receive_upload(request, max_bytes=settings.max_reward_bytes, fields=("name", "entry_point")) as upload:
+    async with receive_upload(
+        request, max_bytes=settings.max_reward_bytes, fields=("name", *_VERSION_FIELDS)
+    ) as upload:
         return service.create_of_upload(upload)
 
 
 async def _version(request: Request, _caller: CallerDep, settings: SettingsDep) -> RewardVersionCreate:
     if not is_form(request):
         return await _json(request, RewardVersionCreate, settings)
-    async with receive_upload(request, max_bytes=settings.max_reward_bytes, fields=("entry_point",)) as upload:
+    async with receive_upload(request, max_bytes=settings.max_reward_bytes, fields=_VERSION_FIELDS) as upload:
         return service.version_of_upload(upload)
 
 
@@ -55,9 +58,11 @@ async def _json(request: Request, model: type[Version], settings: Settings) -> V
 
 
 def _file_or_json(model: type[BaseModel], *fields: str) -> dict[str, Any]:
-    """The body, which FastAPI does not read and therefore does not document."""
+    """The body, which FastAPI does not read and therefore does not document; the replies' models are known to it."""
     form = form_schema("A `.py` file.", {name: {"type": "string"} for name in fields})
-    content = {"application/json": {"schema": model.model_json_schema()}, "multipart/form-data": {"schema": form}}
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -67,7 +72,7 @@ def _file_or_json(model: type[BaseModel], *fields: str) -> dict[str, Any]:
     response_model=RewardObject,
     summary="Create a reward",
     responses=error_responses(409, 413, 415),
-    openapi_extra=_file_or_json(RewardCreate, "name", "entry_point"),
+    openapi_extra=_file_or_json(RewardCreate, "name", *_VERSION_FIELDS),
 )
 def create_reward(
     sessions: SessionsDep,
@@ -100,7 +105,7 @@ def get_reward(sessions: SessionsDep, caller: CallerDep, reward_id: RewardIdPath
         200: {"model": RewardVersionObject, "description": "Nothing changed: the newest version."},
         **error_responses(404, 409, 413, 415),
     },
-    openapi_extra=_file_or_json(RewardVersionCreate, "entry_point"),
+    openapi_extra=_file_or_json(RewardVersionCreate, *_VERSION_FIELDS),
 )
 def create_reward_version(
     sessions: SessionsDep,

@@ -6,12 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from core.db.models import Reward, RewardVersion
 from core.ids import RewardId, RewardVersionId
-from core.reward_source import RewardEntry, RewardForm
+from core.reward_source import FORMS, RewardEntry, RewardForm
 
 MAX_NAME_LENGTH = 64
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", min_length=1, max_length=MAX_NAME_LENGTH)]
 EntryPoint = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _ENTRY = TypeAdapter(RewardEntry)
+_FORMS = ", ".join(f"`{rule.signature}`" for rule in FORMS.values())
 
 
 class RewardVersionCreate(BaseModel):
@@ -20,11 +21,13 @@ class RewardVersionCreate(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str = Field(
-        description="A Python module with one of `f(completions, **columns)`, `grade(sample, item)` or "
-        "`reward(completion, column, ...)`.",
+        description=f"A Python module with a function in one of the forms {_FORMS}.",
         examples=["def reward(completion, answer):\n    return float(answer in completion)\n"],
     )
     entry_point: EntryPoint | None = Field(None, description="The function to call; unset: found by name and form.")
+    form: RewardForm | None = Field(
+        None, description="How the function is called; unset: told by the names of its parameters."
+    )
 
 
 class RewardCreate(RewardVersionCreate):

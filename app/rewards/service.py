@@ -118,12 +118,12 @@ class _Draft:
 
     @classmethod
     def of(cls, wanted: RewardVersionCreate) -> "_Draft":
-        entry = analyse(wanted.source, entry_point=wanted.entry_point)
+        entry = analyse(wanted.source, entry_point=wanted.entry_point, form=wanted.form)
         digest = hashlib.sha256(wanted.source.encode()).hexdigest()
         return cls(wanted.source, digest, {**asdict(entry), "form": entry.form.value})
 
     def is_what(self, version: RewardVersion) -> bool:
-        return version.sha256 == self.sha256 and version.entry["name"] == self.entry["name"]
+        return version.sha256 == self.sha256 and all(version.entry[key] == self.entry[key] for key in ("name", "form"))
 
     def add_to(self, session: Session, reward_id: RewardId) -> RewardVersion:
         return rewards.add_version(session, reward_id, source=self.source, sha256=self.sha256, entry=self.entry)
@@ -137,5 +137,5 @@ def _owned(session: Session, caller: Caller, reward_id: RewardId) -> Reward:
 
 
 def _version_of_upload(upload: Upload) -> dict[str, str]:
-    entry_point = {"entry_point": upload.fields["entry_point"]} if upload.fields.get("entry_point") else {}
-    return {"source": decode_source(upload.path.read_bytes()), **entry_point}
+    said = {name: upload.fields[name] for name in ("entry_point", "form") if upload.fields.get(name)}
+    return {"source": decode_source(upload.path.read_bytes()), **said}

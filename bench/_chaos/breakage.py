@@ -5,7 +5,7 @@ A worker of each temper: most die at a place, one freezes there until after its 
 """
 
 API_PLACES = {"submit.row_written": 2.0, "submit.committed": 2.0}
-DISPATCHER_PLACES = {"dispatch.marked": 0.2, "dispatch.sent": 1.0}
+DISPATCHER_PLACES = {"dispatch.marked": 0.1, "dispatch.sent": 1.0, "janitor.decided": 5.0}
 WORKER_PLACES = {
     "task.received": 0.7,
     "claim.committed": 1.0,
@@ -18,6 +18,7 @@ WORKER_PLACES = {
     "checkpoint.manifest_put": 0.6,
     "checkpoint.row_written": 0.6,
     "checkpoint.committed": 0.6,
+    "retention.committed": 0.6,
     "publish.artifacts_put": 1.0,
     "publish.results_put": 1.0,
     "publish.rows_written": 1.0,
@@ -27,8 +28,8 @@ WORKER_PLACES = {
     "save.published": 0.4,
     "evaluation.batch_done": 0.4,
 }
-TEMPERS = ("kill", "kill", "stop", "kill", "sleep:7", "kill")
-"""By the worker's number, again and again. Seven seconds are longer than the lease, and than an idle transaction."""
+TEMPERS = ("kill", "kill", "stop", "kill", "sleep:9")
+"""By the worker's number, again and again. Nine seconds are longer than the lease, and than an idle transaction."""
 
 
 def worker_failpoints(number: int) -> str:

@@ -13,6 +13,9 @@ from core.db.session import LEDGER_AWAY, Sessions
 from core.ids import JobId
 from core.status import JobStatus
 
+ALL = 1_000_000
+"""More events than any job of a chaos run has."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobState:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def supervisors(logs: Path) -> dict[int, str]:
     return {line["pid"]: line["job_id"] for line in _json_lines(logs) if line.get("event") == "supervisor_started"}
 
 
-def _json_lines(logs: Path) -> Iterator[dict[str, object]]:
+def _json_lines(logs: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(logs.glob("worker-*.log*")):
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("{"):

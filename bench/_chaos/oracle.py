@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from bench._chaos import objects
 from bench._chaos.clients import Heard
 from bench._chaos.compute import Span, overlaps, steps_begun
-from bench._chaos.ledger import all_jobs, number_of
+from bench._chaos.ledger import ALL, all_jobs, number_of
 from bench._chaos.plan import Submit
 from bench._chaos.trainer import Computed
 from bench._chaos.weights import as_metric, weights
@@ -147,7 +147,7 @@ def _ending(session: Session, job: Job, evidence: Evidence) -> Iterator[Violatio
 
 def _event_log(session: Session, job: Job) -> Iterator[Violation]:
     """`seq` is 1, 2, 3, ...; attempts never go down; the last word is one final status."""
-    found = events.oldest_first(session, job.id, after_seq=0, limit=1_000_000)
+    found = events.oldest_first(session, job.id, after_seq=0, limit=ALL)
     if [event.seq for event in found] != list(range(1, job.next_event_seq)):
         yield Violation(Wrong.GAP, job.id, f"{len(found)} events for seq 1 to {job.next_event_seq - 1}")
     attempts = [event.attempt for event in found]

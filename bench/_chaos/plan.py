@@ -1,4 +1,4 @@
-"""What a run will do, decided by its seed alone: which jobs, which faults, in which order, how long after one another."""
+"""What a run will do, decided by its seed alone: which jobs, which faults, in which order, with which gaps."""
 
 import random
 from collections.abc import Sequence
@@ -58,6 +58,8 @@ class Submit:
     number: int
     steps: int
     save_every: int
+    keep: int
+    """Checkpoints that retention leaves."""
     twice: bool
     """The client sends the same request again after its answer, as one that did not hear it would."""
 
@@ -101,6 +103,7 @@ def _submit(chance: random.Random, number: int) -> Submit:
         number=number,
         steps=chance.randint(6, 14),
         save_every=chance.randint(2, 4),
+        keep=chance.randint(1, 3),
         twice=chance.random() < 0.25,
     )
 

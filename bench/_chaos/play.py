@@ -1,4 +1,4 @@
-"""Playing the plan: submissions while there is room, faults when their time has come; then healing, until all is over."""
+"""Playing the plan: submissions while there is room, faults when their time has come; then healing, to the end."""
 
 import random
 import sys
@@ -20,8 +20,9 @@ LOOK_S = 0.4
 """Between two looks at the ledger."""
 FIND_VICTIM_S = 20.0
 """How long a fault looks for one; then a flushed broker takes its place."""
-STUCK_S = 120.0
-"""When nothing has moved for so long, what is not over is lost."""
+FIND_AGAIN_S = 0.3
+STUCK_S = 180.0
+"""When no job has ended for so long, what is open is lost."""
 THAW_AFTER_S = (LEASE_TTL_S + 1.0, LEASE_TTL_S + 4.0)
 
 
@@ -31,12 +32,12 @@ class Play:
     def __init__(self, scene: Scene, *, room: int, seed: int) -> None:
         self._scene = scene
         self._room = room
-        """Jobs that may be open at once: fewer than workers, or a takeover would wait for a free one."""
+        """Jobs that may be open at once: half as many as workers, or a takeover would wait for one that is free."""
         self._failpoints = FailpointLog(scene.stack.failpoints_log)
         self._chance = random.Random(f"thaw of {seed}")
         self._jobs: list[JobState] = []
         self._looked_at = 0.0
-        self._submitted = 0
+        self.submitted: list[Submit] = []
         self.done: list[Done] = []
         self.frozen: list[Done] = []
         """Those that froze themselves at a failpoint; the target is their process id."""
@@ -46,45 +47,56 @@ class Play:
         return self._failpoints.seen
 
     def perform(self, plan: Sequence[Action]) -> None:
+        """Ends early when nothing moves any more."""
         struck_at = time.monotonic()
         for action in plan:
             if isinstance(action, Submit):
-                self._wait(lambda: self._open() < self._room, timeout_s=STUCK_S)
+                if not self._wait_for_an_end(lambda: self._open() < self._room):
+                    return
                 self._scene.clients.submit(action)
-                self._submitted += 1
+                self.submitted.append(action)
             else:
-                due_at = struck_at + action.gap_s
-                self._wait(lambda at=due_at: time.monotonic() >= at)
+                self._wait_until(struck_at + action.gap_s)
                 self._strike(action)
                 struck_at = time.monotonic()
 
     def finish(self) -> None:
         """Nothing more is broken on purpose, what lasts is ended, and who is paused goes on."""
         self._scene.heal(now=float("inf"))
-        moved_at, before = time.monotonic(), ""
-        while self._open() and time.monotonic() < moved_at + STUCK_S:
-            self._tick()
-            if (state := str(self._jobs)) != before:
-                moved_at, before = time.monotonic(), state
-            self._resume_paused()
+        self._wait_for_an_end(self._is_over)
 
-    def settle(self, seconds: float) -> None:
-        """Keep the parts running for a moment, until `left_behind` may be asked."""
-        self._wait(lambda: False, timeout_s=seconds)
+    def _wait_for_an_end(self, until: Callable[[], bool]) -> bool:
+        """False when for a long time no job has ended."""
+        ended_at, open_before = time.monotonic(), self._open()
+        while not until():
+            self._tick()
+            if (now_open := self._open()) < open_before:
+                ended_at, open_before = time.monotonic(), now_open
+            if time.monotonic() > ended_at + STUCK_S:
+                _say(f"stuck: {now_open} jobs are open")
+                return False
+        return True
+
+    def _is_over(self) -> bool:
+        """Every job, and what the clients still ask for."""
+        if not self._scene.clients.are_busy:
+            for job in self._jobs:
+                if job.status is JobStatus.PAUSED:
+                    self._scene.clients.resume(job.id)
+        return self._open() == 0 and not self._scene.clients.are_busy
 
     def _strike(self, action: Strike) -> None:
         give_up_at = time.monotonic() + FIND_VICTIM_S
         while (done := strike(self._scene, action)) is None:
-            self._tick()
+            self._wait_until(time.monotonic() + FIND_AGAIN_S)
             if time.monotonic() > give_up_at:
                 instead = Strike(action.number, FaultKind.FLUSH_VALKEY, 0.0, action.lasts)
                 give_up_at, action = time.monotonic() + FIND_VICTIM_S, instead
         self.done.append(done)
         _say(f"fault {action.number + 1}: {done.kind} {done.target}; {self._open()} jobs open")
 
-    def _wait(self, until: Callable[[], bool], *, timeout_s: float = float("inf")) -> None:
-        give_up_at = time.monotonic() + timeout_s
-        while not until() and time.monotonic() < give_up_at:
+    def _wait_until(self, due_at: float) -> None:
+        while time.monotonic() < due_at:
             self._tick()
 
     def _tick(self) -> None:
@@ -105,12 +117,8 @@ class Play:
 
     def _open(self) -> int:
         """Jobs that were submitted and are not over, whether they are recorded yet or not."""
-        return self._submitted - sum(job.status.is_terminal for job in self._jobs)
-
-    def _resume_paused(self) -> None:
-        for job in self._jobs:
-            if job.status is JobStatus.PAUSED:
-                self._scene.clients.resume(job.id)
+        over = sum(job.status.is_terminal for job in self._jobs)
+        return len(self.submitted) - over - len(self._scene.clients.heard.never_taken)
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,8 @@
 """The processes below a worker, by what they are: found in the process table, as an operator would."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +36,23 @@ class Family:
         return [process for process in found if process is not None]
 
 
-def family_of(worker: Worker) -> Family | None:
-    """None while the worker is down."""
-    if not worker.part.is_up:
-        return None
-    try:
-        main = psutil.Process(worker.part.child.pid)
-        below = [(process, process.cmdline()) for process in main.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return None
+def families_of(workers: Iterable[Worker]) -> list[Family]:
+    """Of the workers that are up; one look at the process table for all of them."""
+    table = _process_table()
+    return [_family(worker, table) for worker in workers if worker.part.is_up]
+
+
+def left_behind(runs: Path, *, patience_s: float) -> list[str]:
+    """Trainers and graders that are alive although every job is over and their supervisors had time to leave."""
+    deadline = time.monotonic() + patience_s
+    while (found := list(_of_runs(runs))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _family(worker: Worker, table: Mapping[int, Sequence[psutil.Process]]) -> Family:
+    main = psutil.Process(worker.part.child.pid)
+    below = [(process, process.info["cmdline"] or []) for process in _descendants(main.pid, table)]
     supervisor = _first(below, SUPERVISOR_MARK)
     return Family(
         worker=worker,
@@ -56,12 +65,18 @@ def family_of(worker: Worker) -> Family | None:
     )
 
 
-def left_behind(runs: Path, *, patience_s: float) -> list[str]:
-    """Trainers and graders that are alive although every job is over and their supervisors had time to leave."""
-    deadline = time.monotonic() + patience_s
-    while (found := list(_of_runs(runs))) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
+def _process_table() -> Mapping[int, Sequence[psutil.Process]]:
+    """Children by their parent's id. psutil would read the whole table again for each parent."""
+    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
+    for process in psutil.process_iter(["ppid", "cmdline"]):
+        children[process.info["ppid"]].append(process)
+    return children
+
+
+def _descendants(pid: int, table: Mapping[int, Sequence[psutil.Process]]) -> Iterator[psutil.Process]:
+    for child in table.get(pid, ()):
+        yield child
+        yield from _descendants(child.pid, table)
 
 
 def _first(below: Sequence[tuple[psutil.Process, list[str]]], mark: str) -> psutil.Process | None:

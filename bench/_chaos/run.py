@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from bench._chaos.compute import Span, overlaps
 from bench._chaos.ledger import Ledger
 from bench._chaos.logs import supervisors
 from bench._chaos.oracle import Evidence, judge
-from bench._chaos.plan import Action, FaultKind, Submit, make_plan
+from bench._chaos.plan import Action, FaultKind, make_plan
 from bench._chaos.play import Play
 from bench._chaos.processes import left_behind
 from bench._chaos.report import Report, count_wrong, goals
@@ -45,13 +45,12 @@ def run(options: Options, folder: Path) -> Report:
     stack = Stack(folder, workers=options.workers, s3=options.s3, fencing=options.fencing)
     try:
         scene = _set_scene(stack, options.seed)
-        play = Play(scene, room=max(1, options.workers - 2), seed=options.seed)
-        plan = _plan(options)
-        play.perform(plan)
+        play = Play(scene, room=max(1, options.workers // 2), seed=options.seed)
+        play.perform(_plan(options))
         play.finish()
         scene.clients.close()
         left = left_behind(stack.runs, patience_s=LEAVE_S)
-        return _report(options, scene, play, plan, left, seconds=time.monotonic() - began_at)
+        return _report(options, scene, play, left, seconds=time.monotonic() - began_at)
     finally:
         stack.stop()
 
@@ -76,25 +75,13 @@ def _set_scene(stack: Stack, seed: int) -> Scene:
     return Scene(stack, stack.servers.open_store(), clients, ledger, random.Random(f"targets of {seed}"))
 
 
-def _report(
-    options: Options, scene: Scene, play: Play, plan: Sequence[Action], left: Sequence[str], *, seconds: float
-) -> Report:
-    submitted = [action for action in plan if isinstance(action, Submit)]
-    computed = read_compute_log(scene.stack.compute_log)
+def _report(options: Options, scene: Scene, play: Play, left: Sequence[str], *, seconds: float) -> Report:
+    sessions, heard = scene.ledger.sessions, scene.clients.heard
     whose = supervisors(scene.stack.folder / "logs")
-    frozen = _frozen(play, whose)
-    evidence = Evidence(
-        submitted=submitted,
-        heard=scene.clients.heard,
-        computed=computed,
-        frozen=frozen,
-        damaged=frozenset(scene.damaged),
-        left_behind=left,
-        longest_overlap_s=SUPERVISOR_POLL_S + OVERLAP_SLACK_S,
-    )
-    violations = judge(scene.ledger.sessions, scene.store, evidence)
-    measured = timings.measure(scene.ledger.sessions, play.done, play.broken, whose, submitted)
-    longest = max((overlap.seconds for overlap in overlaps(computed, frozen)), default=0.0)
+    evidence = _evidence(scene, play, whose, left)
+    violations = judge(sessions, scene.store, evidence)
+    measured = timings.measure(sessions, timings.Evidence(play.done, play.broken, whose, play.submitted))
+    together = overlaps(evidence.computed, evidence.frozen)
     jobs = scene.ledger.jobs()
     kinds = Counter(done.kind for done in play.done)
     kinds.update(f"{broken.action} at {broken.place}" for broken in play.broken)
@@ -109,17 +96,29 @@ def _report(
         faults=kinds.total(),
         faults_by_kind=dict(kinds),
         checkpoints=scene.ledger.count_checkpoints(),
-        restores=sum(line.kind == "resumed" for line in computed),
-        requests=scene.clients.heard.requests,
-        retries=scene.clients.heard.retries,
+        restores=sum(line.kind == "resumed" for line in evidence.computed),
+        requests=heard.requests,
+        retries=heard.retries,
         wrong=count_wrong(violations),
         violations=[asdict(violation) for violation in violations],
-        goals=goals(measured, lease_s=LEASE_TTL_S, longest_overlap_s=longest, overlap_limit_s=SUPERVISOR_POLL_S),
+        goals=goals(measured, together, lease_s=LEASE_TTL_S, poll_s=SUPERVISOR_POLL_S),
         folder=str(scene.stack.folder),
     )
 
 
-def _frozen(play: Play, whose: dict[int, str]) -> list[Span]:
+def _evidence(scene: Scene, play: Play, whose: Mapping[int, str], left: Sequence[str]) -> Evidence:
+    return Evidence(
+        submitted=play.submitted,
+        heard=scene.clients.heard,
+        computed=read_compute_log(scene.stack.compute_log),
+        frozen=_frozen(play, whose),
+        damaged=frozenset(scene.damaged),
+        left_behind=left,
+        longest_overlap_s=SUPERVISOR_POLL_S + OVERLAP_SLACK_S,
+    )
+
+
+def _frozen(play: Play, whose: Mapping[int, str]) -> list[Span]:
     """When a supervisor could not end its trainer, because it was itself stopped."""
     spans = [
         Span(done.job_id, done.at, done.until)

@@ -10,7 +10,7 @@ import psutil
 
 from bench._chaos.clients import Clients
 from bench._chaos.ledger import Ledger
-from bench._chaos.processes import Family, family_of
+from bench._chaos.processes import Family, families_of
 from bench._chaos.stack import Stack
 from core.storage.store import ObjectStore
 
@@ -48,8 +48,7 @@ class Scene:
         """Of the workers that are neither frozen nor cut off, in random order."""
         workers = list(self.stack.workers)
         self.chance.shuffle(workers)
-        here = (worker for worker in workers if self._away.get(worker.number, 0.0) < time.time())
-        return [family for worker in here if (family := family_of(worker)) is not None]
+        return families_of(worker for worker in workers if self._away.get(worker.number, 0.0) < time.time())
 
     def may_take_away(self) -> bool:
         return sum(until > time.time() for until in self._away.values()) < MOST_AWAY

@@ -25,21 +25,24 @@ from core.settings import CHECKOUT
 
 TENANT = TenantId("chaos")
 DISPATCHERS = 2
-LEASE_TTL_S = 6.0
+LEASE_TTL_S = 8.0
 SUPERVISOR_POLL_S = 0.2
 READY_TIMEOUT_S = 90.0
 TIMES = {
     "PODIUM_LEASE_TTL_S": str(LEASE_TTL_S),
     "PODIUM_LEASE_RENEW_S": "1",
-    "PODIUM_LEASE_MARGIN_S": "2",
+    "PODIUM_LEASE_MARGIN_S": "2.5",
     "PODIUM_DISPATCH_POLL_S": "0.25",
-    "PODIUM_HINT_REPEAT_S": "2",
+    "PODIUM_HINT_REPEAT_S": "7",
     "PODIUM_SUPERVISOR_POLL_S": str(SUPERVISOR_POLL_S),
     "PODIUM_STOP_GRACE_S": "3",
+    "PODIUM_GC_EVERY_S": "5",
+    "PODIUM_GC_MIN_AGE_S": "30",
     "PODIUM_MAX_FAILURES": "1000000",
     "PODIUM_MAX_PREEMPTIONS": "1000000",
 }
-"""A tenth of what they are in production; and no budget, which would end a job for meeting many faults."""
+"""A fraction of what they are in production, in the same order. A hint is not repeated sooner than a supervisor starts
+on a busy machine, or there would be several for one job. No budget ends a job that only met many faults."""
 NO_FENCING = Path(__file__).with_name("no_fencing")
 
 
@@ -156,7 +159,7 @@ class Stack:
             "PODIUM_TRAINER_PYTHON": str(self._trainer),
         }
         if not self._fencing:
-            env["PYTHONPATH"] = str(NO_FENCING)
+            env["PYTHONPATH"] = f"{NO_FENCING}:{CHECKOUT}"
         program = Program(
             name=name,
             argv=python_module("celery", "-A", "worker.main", "worker", *pool, *quiet),

@@ -1,4 +1,4 @@
-"""A loopback port in front of a server, which can fall silent (the kernel still answers, nobody else does) or hang up."""
+"""A loopback port in front of a server. It can fall silent (the kernel still answers, nobody else does), or hang up."""
 
 import socket
 import threading
@@ -19,6 +19,8 @@ class TcpProxy:
         self._open = threading.Event()
         self._open.set()
         self._closed = False
+        self.connections = 0
+        """How many were ever taken."""
         _thread(self._accept)
 
     @property
@@ -50,6 +52,7 @@ class TcpProxy:
         while not self._closed:
             with suppress(OSError):
                 client, _ = self._listener.accept()
+                self.connections += 1
                 _thread(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:

@@ -39,7 +39,7 @@ from worker.run_directory import (
     Summary,
 )
 
-SLICE_S = 0.025
+SLICE_S = 0.05
 SLICES_PER_STEP = 6
 TASKS = 4
 NOTE = "chaos_note"

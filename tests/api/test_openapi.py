@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 ERROR = {"$ref": "#/components/schemas/ErrorReply"}
 OPERATION_IDS = {
     "createFile", "listFiles", "getFile", "deleteFile", "downloadFile",
-    "createReward", "listRewards", "getReward", "createRewardVersion", "getRewardVersion",
+    "createReward", "listRewards", "getReward", "createRewardVersion", "getRewardVersion", "listBuiltinRewards",
     "createJob", "listJobs", "getJob", "cancelJob", "pauseJob", "resumeJob", "getJobDiagnostics",
     "listJobEvents", "getJobMetrics", "listJobRollouts",
     "listJobCheckpoints", "pinJobCheckpoint", "unpinJobCheckpoint",

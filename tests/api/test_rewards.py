@@ -48,6 +48,26 @@ def test_file_and_json_mean_the_same(client: TestClient):
     assert {key: by_file[key] for key in same} == {key: by_json[key] for key in same}
 
 
+def test_form_that_is_named_is_kept_and_is_a_version_of_its_own(client: TestClient):
+    source = "def reward(completion, answer):\n    return completion[-1]['content'] == answer\n"
+    reward = create(client, source).json()
+    assert reward["form"] == "per_sample"
+    versions = f"/v1/rewards/{reward['id']}/versions"
+    response = client.post(versions, json={"source": source, "form": "verifiers"})
+    assert (response.status_code, response.json()["form"]) == (201, "verifiers")
+    by_file = client.post(versions, files={"file": ("r.py", source.encode())}, data={"form": "verifiers"})
+    assert (by_file.status_code, by_file.json()["version"]) == (200, 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "field", "code"), [("openai", "entry_point", "no_entry_point"), ("nodus", "form", "invalid_value")]
+)
+def test_form_that_does_not_fit_is_refused(client: TestClient, form, field, code):
+    response = client.post("/v1/rewards", json={"name": "a", "source": REWARD, "form": form})
+    assert response.status_code == 422
+    assert problems(response) == {field: code}
+
+
 def test_creating_never_runs_the_source(client: TestClient, tmp_path):
     mark = tmp_path / "ran"
     source = f"open({str(mark)!r}, 'w').close()\n{REWARD}"

@@ -64,7 +64,7 @@ def test_a_wrong_number_is_reported_once_under_its_own_name() -> None:
     assert refused(body) == [("reinforcement.hyperparameters.batch_size", "int_parsing")]
 
 
-@pytest.mark.parametrize("kind", ["multi", "string_check", "score_model", "text_similarity"])
+@pytest.mark.parametrize("kind", ["score_model", "label_model", "endpoint"])
 def test_other_graders_are_refused_by_one_clear_error(kind: str) -> None:
     body = {"type": "reinforcement", "reinforcement": {"grader": {"type": kind, "name": "g", "graders": {}}}}
     assert refused(body) == [("reinforcement.grader", "grader_not_supported")]

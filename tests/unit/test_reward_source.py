@@ -5,7 +5,8 @@ from dataclasses import asdict
 import pytest
 
 from core.errors import InvalidReward
-from core.reward_source import REWARD_LIBRARIES, RewardEntry, RewardForm, analyse, bind, decode_source
+from core.reward_imports import REWARD_LIBRARIES
+from core.reward_source import RewardEntry, RewardForm, analyse, bind, decode_source
 
 
 def refused(source: str, **options) -> InvalidReward:
@@ -28,11 +29,12 @@ def test_trl_batch_function_names_its_columns():
     assert entry(source) == RewardEntry(
         name="f",
         form=RewardForm.TRL,
-        provided=("prompts", "completions", "completion_ids", "log_metric"),
+        provided=("completions", "prompts", "completion_ids", "log_metric"),
         columns=("answer", "level"),
         optional_columns=("hint",),
         takes_any=True,
         is_async=False,
+        takes_kwargs=True,
     )
 
 
@@ -70,14 +72,9 @@ def grade(sample, item):
     ("signature", "provided", "columns"),
     [
         ("completion, answer", ("completion",), ("answer",)),
-        ("prompt, completion, example", ("completion", "prompt"), ("example",)),
+        ("prompt, completion, samples", ("completion", "prompt"), ("samples",)),
         ("response", ("response",), ()),
         ("completion, response", ("completion",), ("response",)),
-        (
-            "data_source, solution_str, ground_truth, extra_info=None",
-            ("solution_str",),
-            ("data_source", "ground_truth"),
-        ),
     ],
 )
 def test_per_sample_function_binds_other_names_to_columns(signature, provided, columns):

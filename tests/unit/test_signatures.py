@@ -1,128 +1,22 @@
+"""What rewards return, what they raise, and how long they take: from a call to grades."""
+
+import signal
 import sys
 
 import numpy as np
 import pytest
 
 from core.reward_source import analyse
-from worker.grading.child import execute
-from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
-from worker.grading.signatures import MAX_METRICS, call
-
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+from tests.grading import CHAT, grade, outcomes, rollout, values
+from worker.grading.grades import Grade, GradeOutcome, combine
+from worker.grading.logged import MAX_EXTRA_CHARS, MAX_EXTRA_COLUMNS, MAX_METRICS
+from worker.grading.signatures import call
 
 
 @pytest.fixture(autouse=True)
 def _forget_the_module():
     yield
     sys.modules.pop("reward", None)
-
-
-def grade(source: str, *rollouts: Rollout, step: int = 0) -> list[Grade]:
-    entry = analyse(source)
-    return call(vars(execute(source))[entry.name], entry, rollouts, step)
-
-
-def rollout(completion="2", prompt="1+1?", ids=(5, 6), **columns) -> Rollout:
-    return Rollout(prompt, completion, list(ids), columns)
-
-
-def values(grades: list[Grade]) -> list[float | None]:
-    return [one.value for one in grades]
-
-
-def outcomes(grades: list[Grade]) -> list[str]:
-    return [one.outcome.value for one in grades]
-
-
-# What each form is given.
-
-
-def test_trl_form_gets_strings_and_columns_as_lists():
-    source = """
-def f(prompts, completions, completion_ids, answer, **kwargs):
-    assert prompts == ["1+1?", "2+2?"] and completions == ["2", "5"] and completion_ids == [[5, 6], [7]]
-    assert sorted(kwargs) == ["level", "log_extra", "log_metric", "trainer_state"], sorted(kwargs)
-    assert kwargs["level"] == [1, None] and kwargs["trainer_state"].global_step == 7
-    return [float(c == a) for c, a in zip(completions, answer)]
-"""
-    grades = grade(source, rollout(answer="2", level=1), rollout("5", "2+2?", [7], answer="4"), step=7)
-    assert values(grades) == [1.0, 0.0], grades
-
-
-def test_trl_form_gets_message_lists_for_chat_prompts():
-    source = """
-def f(prompts, completions):
-    assert prompts[0][-1] == {"role": "user", "content": "1+1?"}
-    assert completions == [[{"role": "assistant", "content": "2"}]]
-    return [1.0]
-"""
-    assert values(grade(source, rollout(prompt=CHAT))) == [1.0]
-
-
-def test_trl_function_without_kwargs_gets_only_what_it_names():
-    source = "def f(completions, answer, hint=None):\n    return [float(hint is None and answer == ['2'])]"
-    assert values(grade(source, rollout(answer="2", other=1))) == [1.0]
-
-
-def test_columns_never_replace_what_trl_provides():
-    source = """
-def f(completions, **kwargs):
-    assert "completion" not in kwargs and kwargs["prompts"] == ["1+1?"]
-    return [float(completions == ["2"])]
-"""
-    columns = {"completions": "x", "prompts": "x", "completion": "x", "completion_ids": "x", "prompt_id": 1}
-    assert values(grade(source, Rollout("1+1?", "2", [5], columns))) == [1.0]
-
-
-def test_async_functions_are_awaited():
-    source = """
-import asyncio
-async def f(completions):
-    await asyncio.sleep(0)
-    return [1.0 for _ in completions]
-"""
-    assert values(grade(source, rollout(), rollout())) == [1.0, 1.0]
-    assert values(grade("async def reward(completion): return 0.5", rollout())) == [0.5]
-
-
-def test_per_sample_form_gets_plain_text_even_for_chat_prompts():
-    source = """
-def reward(prompt, completion, answer, level=3):
-    assert prompt == "Be brief.\\n\\n1+1?" and completion == "2" and level == 3
-    return completion == answer
-"""
-    assert values(grade(source, rollout(prompt=CHAT, answer="2", other=1))) == [1.0]
-
-
-def test_per_sample_kwargs_take_every_column():
-    source = """
-def reward(solution_str, ground_truth, **kw):
-    assert kw == {"prompt": "1+1?", "level": 1}
-    return solution_str == ground_truth
-"""
-    assert values(grade(source, rollout(ground_truth="2", level=1))) == [1.0]
-
-
-def test_column_that_a_row_lacks_is_named_by_the_error():
-    (one,) = grade("def reward(completion, answer): return 1.0", rollout())
-    assert one.outcome is GradeOutcome.USER_ERROR
-    assert "'answer'" in one.message
-
-
-def test_openai_form_gets_sample_and_item():
-    source = """
-def grade(sample, item):
-    assert sample["choices"][0]["message"]["content"] == sample["output_text"]
-    assert sample["output_json"] == {"a": 1} and item == {"gold": {"a": 1}}
-    return sample["output_json"] == item["gold"]
-"""
-    assert values(grade(source, rollout('{"a": 1}', prompt=CHAT, gold={"a": 1}))) == [1.0]
-
-
-@pytest.mark.parametrize("text", ["not json", "NaN", '{"a": ', "[" * 100_000, "9" * 5000, ""])
-def test_openai_output_json_is_none_where_the_completion_is_not_json(text):
-    source = "def grade(sample, item): return sample['output_json'] is None"
-    assert values(grade(source, rollout(text))) == [1.0]
 
 
 # What may come back.
@@ -197,15 +91,39 @@ def test_wrong_count_blanks_the_batch_and_names_the_index(expression, message):
 def test_dictionary_gives_reward_and_metrics():
     source = "def reward(completion): return {'score': 0.5, 'acc': True, 'n': 3, 'pred': 'x', 'bad': float('nan')}"
     (one,) = grade(source, rollout())
-    assert (one.value, one.metrics) == (0.5, {"acc": 1.0, "n": 3.0})
+    assert (one.value, one.metrics, one.extra) == (0.5, {"acc": 1.0, "n": 3.0}, {"pred": "x"})
     (one,) = grade("def reward(completion): return {'reward': None, 'tried': 1}", rollout())
     assert (one.outcome, one.metrics) == (GradeOutcome.NO_ANSWER, {"tried": 1.0})
 
 
+def test_log_extra_values_come_back_with_their_rollouts():
+    source = """
+def f(completions, log_extra):
+    log_extra("upper", [c.upper() for c in completions])
+    log_extra("right", [True])
+    log_extra("odd", [{"a": 1}, float("nan")])
+    return [1.0 for _ in completions]
+"""
+    first, second = grade(source, rollout("a"), rollout("b\0\ud800"))
+    assert first.extra == {"upper": "A", "right": True, "odd": "{'a': 1}"}
+    assert second.extra == {"upper": "B\\0\\ud800", "odd": "nan"}
+
+
+def test_log_extra_is_bounded():
+    source = """
+def f(completions, log_extra):
+    for n in range(1000):
+        log_extra(f"c{n}", ["x" * 10**6])
+    return [1.0]
+"""
+    (one,) = grade(source, rollout())
+    assert len(one.extra) == MAX_EXTRA_COLUMNS
+    assert len(one.extra["c0"]) == MAX_EXTRA_CHARS
+
+
 def test_log_metric_values_come_back_averaged_on_every_grade():
     source = """
-def f(completions, log_metric, log_extra):
-    log_extra("parsed", completions)
+def f(completions, log_metric):
     for n in range(4):
         log_metric("parsed", n)
     return [1.0 for _ in completions]
@@ -227,6 +145,68 @@ def f(completions, log_metric):
 def test_metric_that_is_no_number_is_the_users_error():
     (one,) = grade("def f(completions, log_metric): log_metric('a', 'x')", rollout())
     assert "log_metric('a', ...) takes a finite number" in one.message
+
+
+OBJECT = """
+class Result:
+    def __init__(self, **fields): vars(self).update(fields)
+def reward(completion): return {}
+"""
+
+
+def test_object_with_a_score_gives_reward_and_metrics():
+    source = OBJECT.format("Result(score=0.5, is_score_valid=True, metrics={'a': Result(score=1), 'b': 0.25})")
+    (one,) = grade(source, rollout())
+    assert (one.value, one.metrics) == (0.5, {"a": 1.0, "b": 0.25})
+    assert outcomes(grade(OBJECT.format("Result(score=None)"), rollout())) == ["no_answer"]
+    assert "returned str, not a number" in grade(OBJECT.format("Result(score='1')"), rollout())[0].message
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "Result(score=0.0, is_score_valid=False, reason='no json')",
+        "dict(score=0.0, is_score_valid=False, reason='no json')",
+    ],
+)
+def test_score_that_is_said_to_be_invalid_is_an_error_and_never_a_number(returned):
+    (one,) = grade(OBJECT.format(returned), rollout())
+    assert (one.outcome, one.value) == (GradeOutcome.USER_ERROR, None)
+    assert "no json" in one.message
+
+
+# When it takes too long.
+
+SLOW = """
+import time
+def {}:
+    while "slow" in str(locals()):
+        {}
+    return {}
+"""
+
+
+@pytest.mark.parametrize("loop", ["pass", "time.sleep(60)", "try: time.sleep(60)\n        except BaseException: pass"])
+def test_rollout_over_its_deadline_is_a_timeout_and_the_others_are_graded(loop):
+    source = SLOW.format("reward(completion)", loop, "1.0")
+    if "except" in loop:
+        source = source.replace("BaseException: pass", "BaseException: return 0.0")
+    grades = grade(source, rollout("a"), rollout("slow"), rollout("b"), item_deadline_s=0.1)
+    assert values(grades) == [1.0, None, 1.0]
+    assert (grades[1].outcome, grades[1].timed_out) == (GradeOutcome.INFRASTRUCTURE_ERROR, True)
+    assert "no answer within 0.1 s" in grades[1].message
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("form", ["f(completions)", "async f(completions)"])
+def test_batch_over_its_deadline_is_graded_one_by_one(form):
+    source = SLOW.format("f(completions)", "time.sleep(60)", "[1.0 for _ in completions]")
+    if form.startswith("async"):
+        source = source.replace("import time", "import asyncio").replace("def f", "async def f")
+        source = source.replace("time.sleep", "await asyncio.sleep")
+    grades = grade(source, rollout("a"), rollout("slow"), item_deadline_s=0.1)
+    assert values(grades) == [1.0, None], grades
+    assert grades[1].timed_out
 
 
 # When it raises.

@@ -10,6 +10,7 @@ from core.rows import Row
 from core.spec import JobSpec
 from core.status import StatusReason
 from worker.grading.grades import Grade, GradeOutcome, combine
+from worker.grading.sandbox import SandboxUnavailable
 from worker.run_directory import FailureDetail
 from worker.training.config import grpo_arguments, grpo_config, lora_config, resolved_parameters
 from worker.training.data import split_rows
@@ -259,6 +260,12 @@ def test_a_full_memory_is_named_and_may_be_tried_again(error: Exception) -> None
     detail = named_failure(error).detail
     assert (detail.reason, detail.code, detail.retryable) == (StatusReason.OUT_OF_MEMORY, "out_of_memory", True)
     assert "rollouts_per_pass" in (detail.fix or "")
+
+
+def test_a_machine_that_cannot_isolate_pauses_the_job_with_the_fix() -> None:
+    detail = named_failure(SandboxUnavailable("Reward code cannot be isolated on this machine: bwrap: no")).detail
+    assert (detail.code, detail.pauses, detail.reason) == ("sandbox_unavailable", True, StatusReason.GRADER_FAILED)
+    assert "podium doctor" in (detail.fix or "")
 
 
 def test_what_nobody_foresaw_is_a_crash() -> None:

@@ -1,8 +1,8 @@
 """The grading process: loads one reward, answers `load` and `grade` frames until its client closes the connection.
 
-It is started by `worker.grading.process` with an empty environment, on an interpreter that has read no site
-configuration. Reward code runs on the main thread (libraries that use `signal.alarm` work), and shares the process
-with this loop: it can break its own grading, never the client's.
+It is started with an empty environment, on an interpreter that has read no site configuration: in a sandbox by
+`worker.grading.inside`, else by `worker.grading.plain`. Reward code runs on the main thread (libraries that use
+`signal.alarm` work), and shares the process with this loop: it can break its own grading, never the client's.
 """
 
 import faulthandler
@@ -13,55 +13,74 @@ import signal
 import socket
 import sys
 import types
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import fields as fields_of
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from core.reward_source import RewardEntry, RewardForm, decode_source
-from worker.grading import protocol, signatures
+from core.reward_source import RewardEntry, RewardForm
+from worker.grading import protocol, signatures, stand_ins
 from worker.grading.grades import Grade, Rollout
 from worker.parent import die_with
 
+_GRADE_FIELDS = tuple(field.name for field in fields_of(Grade))
+
 
 def main() -> None:
-    """`argv[1:]` is the descriptor of the connected socket and the process id of the client."""
+    """Without a sandbox: `argv[1:]` is the descriptor of the connected socket and the process id of the client."""
     descriptor, client_pid = int(sys.argv[1]), int(sys.argv[2])
     die_with(client_pid, signal.SIGKILL)
-    os.environ.clear()  # PEP 538 may have put LC_CTYPE there
+    run(descriptor, tidy_up=lambda: None)
+
+
+def run(descriptor: int, *, tidy_up: Callable[[], None]) -> None:
+    """Serve the client at the other end of a connected socket until it closes it; `tidy_up` after each request."""
+    os.environ.clear()  # PEP 538 may have put LC_CTYPE there, bwrap PWD
     sys.argv[:] = [signatures.SOURCE_NAME]
     faulthandler.enable()
     cast("io.TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
-        serve(cast("BinaryIO", stream))
+        serve(cast("BinaryIO", stream), tidy_up)
 
 
-def serve(stream: BinaryIO) -> None:
-    reward: tuple[Callable[..., Any], RewardEntry] | None = None
+def serve(stream: BinaryIO, tidy_up: Callable[[], None]) -> None:
+    grade: Callable[..., list[Grade]] | None = None
     while (request := protocol.read_frame(stream)) is not None:
         answer: dict[str, Any]
         match request:
-            case {"kind": "load", "path": str(path), "entry": dict(fields)}:
+            case {"kind": "load", "source": str(source), "entry": dict(fields)}:
                 entry = RewardEntry(**{**fields, "form": RewardForm(fields["form"])})
-                loaded = load(Path(path), entry)
+                loaded = load(source, entry)
                 if isinstance(loaded, Grade):
                     answer = {"message": loaded.message, "traceback": loaded.traceback}
                 else:
-                    reward = loaded, entry
+                    grade = partial(signatures.call, loaded, entry)
                     answer = {"loaded": entry.name}
-            case {"kind": "grade", "rollouts": list(rollouts), "step": int(step)} if reward:
-                grades = signatures.call(*reward, [Rollout(**rollout) for rollout in rollouts], step)
-                answer = {"grades": [asdict(grade) for grade in grades]}
+            case {"kind": "load", "builtin": str(name), "parameters": dict(parameters)}:
+                grade = load_builtin(name, parameters)
+                answer = {"loaded": name}
+            case {"kind": "grade", "rollouts": list(rollouts), "step": int(step)} if grade:
+                given = [Rollout(**rollout) for rollout in rollouts]
+                grades = grade(given, step, item_deadline_s=request.get("item_deadline_s"))
+                answer = {"grades": [as_json(one) for one in grades]}
             case _:
                 raise protocol.ProtocolError(f"unknown request {request.get('kind')!r}")
+        tidy_up()
         stream.write(protocol.encode({"id": request["id"], **answer}))
         stream.flush()
 
 
-def load(path: Path, entry: RewardEntry) -> Callable[..., Any] | Grade:
+def as_json(grade: Grade) -> dict[str, Any]:
+    """Without the fields that stay at their defaults: most grades are a number, and a batch has many."""
+    fields = ((name, getattr(grade, name)) for name in _GRADE_FIELDS)
+    return {name: value for name, value in fields if value is not None and value is not False and value != {}}
+
+
+def load(source: str, entry: RewardEntry) -> Callable[..., Any] | Grade:
     """Execute the source and find its entry point; the grade of what that raised, if it did."""
     try:
-        module = execute(decode_source(path.read_bytes()))
+        module = execute(source)
     except BaseException as error:  # noqa: BLE001 - user code runs here: SystemExit must not end the child
         return signatures.user_error(error)
     function = vars(module).get(entry.name)
@@ -70,8 +89,15 @@ def load(path: Path, entry: RewardEntry) -> Callable[..., Any] | Grade:
     return cast("Callable[..., Any]", function)
 
 
+def load_builtin(name: str, parameters: Mapping[str, Any]) -> Callable[..., list[Grade]]:
+    from worker.grading import builtins  # noqa: PLC0415 - pydantic takes longer to load than all the rest
+
+    return builtins.load(name, parameters)
+
+
 def execute(source: str) -> types.ModuleType:
     """The module that the source makes, known to `sys.modules` (dataclasses look there) and to tracebacks."""
+    stand_ins.install()
     name = signatures.SOURCE_NAME
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType(Path(name).stem)

@@ -15,8 +15,10 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import InvalidReward, Problem, ServiceError
-from core.reward_source import RewardEntry, analyse, decode_source
+from core.reward_source import RewardEntry, RewardForm, analyse, decode_source
+from worker.grading.arguments import as_json
 from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
+from worker.grading.logged import bounded
 from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
 from worker.grading.protocol import ProtocolError
 
@@ -24,6 +26,8 @@ __all__ = ["Grade", "GradeOutcome", "Grader", "GraderFailed", "Rollout", "combin
 
 log = structlog.get_logger()
 
+ALARM_GRACE_S = 0.25
+"""What a rollout's own alarm may come late before the process is killed instead."""
 _GRADES = TypeAdapter(list[Grade])
 
 
@@ -47,25 +51,30 @@ class Grader:
         source: Path,
         *,
         entry_point: str | None = None,
+        form: RewardForm | None = None,
         batch_deadline_s: float = 60.0,
         item_deadline_s: float = 5.0,
         load_deadline_s: float = 60.0,
     ) -> None:
         self._source = source.resolve()
         self._entry_point = entry_point
+        self._form = form
         self._batch_deadline_s = batch_deadline_s
         self._item_deadline_s = item_deadline_s
         self._load_deadline_s = load_deadline_s
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: GradingProcess | None = None
         self._entry: RewardEntry | None = None
+        self._asked_s = 0.0
+        """Time in which the process had a request, starts apart."""
         self.output = OutputTail()
         """What reward code wrote to standard output and error, over all restarts."""
         self.restarts = 0
 
     def __enter__(self) -> Self:
         """Start and load; raises `InvalidReward` when the source cannot be loaded, `GraderFailed` when that crashes."""
-        self._entry = analyse(decode_source(self._source.read_bytes()), entry_point=self._entry_point)
+        source = decode_source(self._source.read_bytes())
+        self._entry = analyse(source, entry_point=self._entry_point, form=self._form)
         self._folder = tempfile.TemporaryDirectory(prefix="podium-grader-", ignore_cleanup_errors=True)
         try:
             self._process = self._start()
@@ -101,32 +110,50 @@ class Grader:
         """One grade per rollout, in order. Never raises for what reward code does."""
         if not rollouts:
             return []
-        for _ in range(2):
-            try:
-                return self._ask(rollouts, step, self._batch_deadline_s)
-            except ProcessBrokenError as error:
-                failure = str(error)
-        if len(rollouts) == 1:
-            return [self._infrastructure_error(failure)]
-        return self._grade_one_by_one(rollouts, step)
+        answer = self._try(rollouts, step, self._batch_deadline_s)
+        if isinstance(answer, Grade):  # once more
+            answer = self._try(rollouts, step, self._batch_deadline_s)
+        if isinstance(answer, list):
+            return answer
+        return [answer] if len(rollouts) == 1 else self._grade_one_by_one(rollouts, step)
 
     def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
         grades: list[Grade] = []
-        end = time.monotonic() + self._batch_deadline_s
+        end_s = self._asked_s + self._batch_deadline_s
         for rollout in rollouts:
-            remaining = end - time.monotonic()
+            remaining = end_s - self._asked_s
             if remaining <= 0:
-                grades.append(self._infrastructure_error("not tried: the time of its batch was used up by others"))
+                message = "not tried: the time of its batch was used up by others"
+                grades.append(Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=message, timed_out=True))
                 continue
-            try:
-                grades += self._ask([rollout], step, min(remaining, self._item_deadline_s))
-            except ProcessBrokenError as error:
-                grades.append(self._infrastructure_error(str(error)))
+            answer = self._try([rollout], step, min(remaining, self._item_deadline_s + ALARM_GRACE_S))
+            grades += answer if isinstance(answer, list) else [answer]
         return grades
 
+    def _try(self, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade] | Grade:
+        """One grade each, or the one grade of what broke the process."""
+        before_s = self._asked_s
+        try:
+            return self._ask(rollouts, step, deadline_s)
+        except ProcessBrokenError as error:
+            seconds = self._asked_s - before_s
+            output = self.output.text()[-2000:]  # Python writes there where it crashed
+            return Grade(
+                GradeOutcome.INFRASTRUCTURE_ERROR,
+                message=str(error),
+                traceback=output or None,
+                latency_s=seconds,
+                timed_out=seconds >= deadline_s,
+            )
+
     def _ask(self, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade]:
-        process = self._running()
-        request = {"kind": "grade", "step": step, "rollouts": [_as_json(rollout) for rollout in rollouts]}
+        process, started = self._running(), time.monotonic()
+        request = {
+            "kind": "grade",
+            "step": step,
+            "item_deadline_s": self._item_deadline_s,
+            "rollouts": [as_json(rollout, self._entry) for rollout in rollouts],
+        }
         try:
             answer = process.ask(request, deadline_s)
             grades = _GRADES.validate_python(answer.get("grades"))
@@ -141,12 +168,9 @@ class Grader:
             self._stop()
             log.warning("grading_process_broken", reason=str(error), rollouts=len(rollouts))
             raise
-        return grades
-
-    def _infrastructure_error(self, message: str) -> Grade:
-        """With the end of the process's output: Python writes there where it crashed."""
-        output = self.output.text()[-2000:]
-        return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=message, traceback=output or None)
+        finally:
+            self._asked_s += time.monotonic() - started
+        return [bounded(grade) for grade in grades]
 
     def _running(self) -> GradingProcess:
         if self._process is None:
@@ -160,7 +184,8 @@ class Grader:
     def _start(self) -> GradingProcess:
         assert self._folder is not None, "enter the grader first"
         process = GradingProcess(Path(self._folder.name), self.output)
-        request = {"kind": "load", "path": str(self._source), "entry": asdict(self.entry)}
+        source = decode_source(self._source.read_bytes())
+        request = {"kind": "load", "source": source, "entry": asdict(self.entry)}
         try:
             _check_loaded(process.ask(request, self._load_deadline_s))
         except BaseException:
@@ -172,15 +197,6 @@ class Grader:
         if self._process is not None:
             self._process.close()
             self._process = None
-
-
-def _as_json(rollout: Rollout) -> dict[str, Any]:
-    return {
-        "prompt": rollout.prompt,
-        "completion": rollout.completion,
-        "completion_ids": list(rollout.completion_ids),
-        "columns": dict(rollout.columns),
-    }
 
 
 def _check_loaded(answer: dict[str, Any]) -> None:

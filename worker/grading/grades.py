@@ -45,6 +45,10 @@ class Grade:
     """The frames in the reward's own source."""
     latency_s: float = 0.0
     """Time in the reward; a batch call's time is shared evenly among its rollouts."""
+    timed_out: bool = False
+    """Of an infrastructure error: whether it is that no answer came in time."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that the reward told of this rollout (TRL's `log_extra`, texts beside a score): JSON scalars."""
 
     def __post_init__(self) -> None:
         scored = self.outcome is GradeOutcome.SCORED

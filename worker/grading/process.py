@@ -1,31 +1,28 @@
-"""One grading process: started, asked, killed.
+"""One grading process: started, asked, killed. In a sandbox, unless the operator wants none."""
 
-What this protects the caller from: crashes, hangs and endless output of reward code, changes to the caller's state, and
-environment variables that would be handed on. What it does not protect from is reward code that means harm: the process
-has the caller's user, and with it the caller's files, network, share of memory, and `/proc` (where the environment of
-the caller can be read); what it starts in sessions of its own outlives it.
-"""
-
-import contextlib
 import os
 import secrets
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Never
 
+import structlog
+
 from worker.grading import protocol
+from worker.grading.limits import Limits
+from worker.grading.plain import PlainChild
+from worker.grading.rules import GradingRules
+from worker.grading.sandbox import SandboxedChild, find_sandbox
+
+log = structlog.get_logger()
 
 LOG_BYTES = 64 * 1024
 """How much of the end of standard output and error is kept."""
 _CHUNK_BYTES = 256 * 1024
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_BOOTSTRAP = "import sys; sys.path += sys.argv.pop().split('\\n'); from worker.grading.child import main; main()"
 
 
 class ProcessBrokenError(Exception):
@@ -48,39 +45,41 @@ class OutputTail:
     def text(self) -> str:
         return self._kept.decode("utf-8", "backslashreplace").replace("\0", "\\0")
 
+    def take(self) -> str:
+        """The text, which is forgotten here."""
+        text = self.text()
+        self._kept.clear()
+        return text
+
 
 class GradingProcess:
     """Started on construction. Not for several threads: it is killed when the thread that started it ends."""
 
-    def __init__(self, working_folder: Path, output: OutputTail) -> None:
-        """Raises `ProcessBrokenError` when the system cannot start it."""
+    def __init__(self, working_folder: Path, output: OutputTail, *, sandboxed: bool | None = None) -> None:
+        """`working_folder` is where a child without a sandbox runs; `sandboxed=None` is as the operator wants it.
+
+        Raises `SandboxUnavailable` where there can be none, `ProcessBrokenError` when the start fails otherwise.
+        """
         self._output = output
         self._socket, theirs = socket.socketpair()
         self._output_fd, output_end = os.pipe()
+        os.set_blocking(self._output_fd, False)
+        self._socket.setblocking(False)
         try:
-            self._process = subprocess.Popen(
-                _command(theirs.fileno()),
-                env={},
-                cwd=working_folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output_end,
-                stderr=output_end,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            self._child = _start(theirs.fileno(), output_end, working_folder, sandboxed)
         except OSError as error:
-            self._socket.close()
-            os.close(self._output_fd)
+            self._close_ends()
             raise ProcessBrokenError(f"the grading process cannot be started: {error}") from error
+        except BaseException:
+            self._close_ends()
+            raise
         finally:
             theirs.close()
             os.close(output_end)
-        self._socket.setblocking(False)
-        os.set_blocking(self._output_fd, False)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
         """Send one request and wait for its answer, draining the output meanwhile; raises `ProcessBrokenError`.
@@ -94,6 +93,7 @@ class GradingProcess:
         except protocol.ProtocolError as error:
             self.fail(f"sent what is not an answer: {error}")
         except ConnectionError:
+            self._child.wait_briefly()
             self.fail(None)
         if answer.pop("id", None) != request_id:
             self.fail("answered another request")
@@ -102,20 +102,20 @@ class GradingProcess:
     def fail(self, reason: str | None) -> Never:
         """Kill the process and raise; without a reason, say how it ended by itself."""
         status = self.close()
-        raise ProcessBrokenError(f"the grading process {reason or _describe_end(status)}")
+        raise ProcessBrokenError(f"the grading process {self._child.reason or reason or _describe_end(status)}")
 
     def close(self) -> int:
-        """Kill the process and what it started in its session, and reap it; the exit status, also when called again."""
-        if self._process.returncode is None:  # not reaped yet, so the id is still its own
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
+        """Kill the process and all that it started, and reap it; the exit status, also when called again."""
+        status = self._child.end()
+        self._close_ends()
+        return status
+
+    def _close_ends(self) -> None:
         if self._output_fd >= 0:
             self._drain()
             os.close(self._output_fd)
             self._output_fd = -1
         self._socket.close()
-        return status
 
     def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
         """Send `frame` and receive one frame's body; raises ConnectionError when the process ends."""
@@ -162,12 +162,14 @@ class GradingProcess:
         return bool(data)
 
 
-def _command(descriptor: int) -> list[str]:
-    """This interpreter, isolated (-I), without site configuration (-S); it finds packages where this process does."""
-    packages = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
-    roots = "\n".join([str(_PACKAGE_ROOT), *packages])
-    arguments = [str(descriptor), str(os.getpid()), roots]
-    return [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, *arguments]
+def _start(connection: int, output: int, working_folder: Path, sandboxed: bool | None) -> PlainChild | SandboxedChild:
+    rules = GradingRules.of_environment()
+    if sandboxed is None and rules.run_without_sandbox:
+        log.warning("reward_code_runs_without_sandbox")
+        sandboxed = False
+    if sandboxed is False:
+        return PlainChild(connection, output, working_folder)
+    return SandboxedChild(find_sandbox().bwrap, connection, output, Limits(memory_bytes=rules.memory_bytes))
 
 
 def _describe_end(status: int) -> str:

@@ -11,7 +11,9 @@ from core.spec import JobSpec
 from core.status import Stage
 from worker.run_directory import CheckpointSaved, RunDirectory, StageStarted, StepDone, json_number
 from worker.training.checkpoints import republish_checkpoint, save_checkpoint
+from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
+from worker.training.moment import Moment
 from worker.training.pace import Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
@@ -46,8 +48,20 @@ class StepEnd(TrainerCallback):
         self._phases = phases
         self._stop = stop
         self._save_clock = save_clock
+        self._grader_log = GraderLog(trainer.rewards, run)
+        self._saved_step = scoreboard.progress.step
+        self._moment: Moment | None = None
+        self._metrics: dict[str, float | None] = {}
+        """Of that step, as its checkpoint shows them."""
         self._pace = Pace()
         stop.time_to_safe = self._pace.time_to_safe
+
+    def save_last_good(self) -> None:
+        """Save the last step that was taken, if it is not: the next one will not be, now."""
+        if self._moment is None or self._saved_step == self._moment.state.global_step:
+            return
+        self._trainer.state = self._moment.bring_back()
+        self._save(self._moment.state.global_step, self._metrics, is_best=False)
 
     @property
     def _progress(self) -> Progress:
@@ -58,6 +72,7 @@ class StepEnd(TrainerCallback):
     ) -> None:
         """Take the evaluation that a stop kept the earlier attempt from."""
         step = self._progress.step
+        self._grader_log.tell(step)
         if self._evaluation_is_due(step) and _name(step) not in self._progress.scores:
             metrics, is_best = self._evaluate(step)
             if is_best:
@@ -92,12 +107,14 @@ class StepEnd(TrainerCallback):
         step = self._progress.step = state.global_step
         self._progress.tally.steps_without_gradient += logs.get("grad_norm") == 0
         self._pace.end_step()
-        metrics = self._report(step, logs)
+        metrics = self._metrics = self._report(step, logs)
         failpoint("step.reported")
+        self._moment = Moment.now(state)
+        self._grader_log.tell(step)
         is_best = False
         if self._evaluation_is_due(step) and not self._stop.wanted:
             evaluated, is_best = self._evaluate(step)
-            metrics |= evaluated
+            metrics.update(evaluated)
         if is_best or self._checkpoint_is_due(step):
             self._save(step, metrics, is_best=is_best)
         control.should_training_stop |= self._stop.wanted
@@ -131,6 +148,7 @@ class StepEnd(TrainerCallback):
     def _save(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
             save_checkpoint(self._trainer, self._run, self._progress)
+        self._saved_step = step
         self._save_clock.note_save(self._pace.save_cost_s)
         self._announce_checkpoint(step, metrics, is_best=is_best)
 

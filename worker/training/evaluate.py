@@ -79,7 +79,7 @@ class Evaluator:
     def evaluate(self, step: int) -> Evaluation:
         """The policy after `step` optimizer steps.
 
-        Raises `Stopped` between batches when told to stop, `GraderFailed` when not one answer can be graded.
+        Raises `Stopped` between batches when told to stop, and as `require_rewards` when no answer can be graded.
         """
         started = time.monotonic()
         with _untouched_training(self.model, self.device):
@@ -133,7 +133,7 @@ class Evaluator:
             self.on_batch()
             self.stop.check()
         scored = [score for _, score in graded.values()]
-        require_rewards(scored, what="held-out answer")
+        require_rewards(scored, step=step)
         self.last_error = next((score.error for score in scored if score.error), self.last_error)
         return [self._answer(*graded[place]) for place in range(len(self.tasks))]
 

@@ -7,6 +7,7 @@ import torch
 
 from core.errors import InvalidFile, ServiceError
 from core.status import StatusReason
+from worker.grading.sandbox import SandboxUnavailable
 from worker.run_directory import FailureDetail
 
 
@@ -68,6 +69,26 @@ class GradersDown(GraderFailed):
     retryable = True
 
 
+class GradingUnreliable(RunFailed):
+    """Too many rollouts cannot be graded to go on training. The last good step has been saved."""
+
+    reason = StatusReason.GRADER_FAILED
+    code = "grading_unreliable"
+    pauses = True
+    default_fix = (
+        "GET /v1/fine_tuning/jobs/{id}/rollouts shows each error. Resume the job when the cause is gone, or begin a "
+        "new one from its checkpoint with a corrected version of the reward."
+    )
+
+
+class NoSandbox(RunFailed):
+    """The worker cannot isolate reward code, so it has run none."""
+
+    reason = StatusReason.GRADER_FAILED
+    code = SandboxUnavailable.code
+    pauses = True
+
+
 class QloraNeedsCuda(RunFailed):
     reason = StatusReason.INVALID_SPEC
     code = "qlora_needs_cuda"
@@ -119,6 +140,8 @@ def named_failure(error: Exception) -> RunFailed:
     match error:
         case RunFailed():
             return error
+        case SandboxUnavailable():
+            return NoSandbox(error.message, fix=error.fix)
         case torch.OutOfMemoryError() | MemoryError():
             return OutOfMemory(_first_line(error) or "The machine's memory is full.")
         case RuntimeError() if any(words in str(error) for words in _ALLOCATION_FAILURES):

@@ -3,6 +3,8 @@
 import os
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -28,12 +30,13 @@ from worker.training.data import RunData, load_data, training_set
 from worker.training.environment import Device, describe_environment, detect_device
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
-from worker.training.failures import named_failure
+from worker.training.failures import GradingUnreliable, named_failure
+from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
-from worker.training.rewards import Rewards, open_rewards
+from worker.training.rewards import GradingWatch, Rewards, open_rewards
 from worker.training.scoreboard import Scoreboard
 from worker.training.stop import Stopped, StopRequest
 from worker.training.trainer import PodiumTrainer
@@ -45,6 +48,7 @@ class Workbench:
 
     trainer: PodiumTrainer
     scoreboard: Scoreboard
+    step_end: StepEnd
     data: RunData
     device: Device
 
@@ -69,21 +73,34 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
 def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTimer, stop: StopRequest) -> Summary:
     spec, device = plan.spec, detect_device()
     check_method(spec, device)
-    with open_rewards(run, spec.rewards) as rewards:
+    with open_rewards(run, spec.rewards) as rewards, _told_output(rewards, run, progress):
         with phases.phase(Phase.LOAD):
             bench = _load(run, plan, rewards, device, progress, phases, stop)
         if not bench.scoreboard.reuse("baseline"):
             _start_stage(run, Stage.BASELINE)
             bench.scoreboard.take("baseline", 0)
         _start_stage(run, Stage.TRAINING)
-        _train(run, plan, bench.trainer, stop)
-        _start_stage(run, Stage.EVALUATING)
-        bench.scoreboard.take("final", progress.step)
+        try:
+            _train(run, plan, bench.trainer, stop)
+            _start_stage(run, Stage.EVALUATING)
+            bench.scoreboard.take("final", progress.step)
+        except GradingUnreliable:
+            bench.step_end.save_last_good()
+            raise
     stop.worth_finishing = True
     _start_stage(run, Stage.EXPORTING)
     trainer = bench.trainer
     export_result(trainer.model, trainer.processing_class, spec, run.adapter, final_step=progress.step)
     return _summarise(plan, bench, progress, phases)
+
+
+@contextmanager
+def _told_output(rewards: Rewards, run: RunDirectory, progress: Progress) -> Iterator[None]:
+    """Whatever ends the run: what rewards printed before is told."""
+    try:
+        yield
+    finally:
+        GraderLog(rewards, run).tell(progress.step, now=True)
 
 
 def _load(
@@ -104,6 +121,7 @@ def _load(
     trainer = PodiumTrainer(
         rows=data.training,
         rewards=rewards,
+        watch=GradingWatch(spec.grading),
         pass_threshold=spec.pass_threshold,
         tally=progress.tally,
         phases=phases,
@@ -121,8 +139,9 @@ def _load(
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)
-    trainer.add_callback(StepEnd(trainer, run, spec, scoreboard, phases, stop, save_clock))
-    return Workbench(trainer, scoreboard, data, device)
+    step_end = StepEnd(trainer, run, spec, scoreboard, phases, stop, save_clock)
+    trainer.add_callback(step_end)
+    return Workbench(trainer, scoreboard, step_end, data, device)
 
 
 def _train(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, stop: StopRequest) -> None:

@@ -1,6 +1,6 @@
 """All reward terms of a job: every rollout graded once by each, and a stop when grading does not work."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,14 +9,16 @@ from typing import Any
 
 from core.errors import InvalidReward
 from core.rows import Row
-from core.spec import PinnedReward
-from worker.grading.client import Grade, GradeOutcome, Grader, Rollout, combine
+from core.spec import GradingSpec, RewardTerm
+from worker.grading.client import Grade, GradeOutcome, Rollout, combine
 from worker.grading.client import GraderFailed as GraderBroken
+from worker.grading.gates import Settlement
+from worker.grading.terms import AnyGrader, grader_of
 from worker.run_directory import RolloutGrade, RunDirectory
-from worker.training.failures import GraderFailed, GradersDown
+from worker.training.failures import GraderFailed, GradersDown, GradingUnreliable, RunFailed
 
-WORST_ERROR_SHARE = 0.5
-BAD_STEPS_TO_FAIL = 5
+MOST_TRACEBACK = 2000
+"""Characters of it that a rollout's line keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +39,37 @@ class Scored:
     grades: Mapping[str, Grade]
     reward: float | None
     """The weighted sum; None when a term failed, or none had an answer."""
+    counted: Mapping[str, Grade] | None = None
+    """What each term counts for, where gates decide (`worker.grading.gates`); unset: for what it said."""
 
     @property
     def error(self) -> str | None:
-        """The first failed term and what it said."""
-        return next((f"{name}: {_story(grade)}" for name, grade in self.grades.items() if grade.is_error), None)
+        """The first failed term that counts, and what it said."""
+        return next((f"{name}: {_story(grade)}" for name, grade in self._counted.items() if grade.is_error), None)
 
     @property
     def is_infrastructure_error(self) -> bool:
-        return any(grade.outcome is GradeOutcome.INFRASTRUCTURE_ERROR for grade in self.grades.values())
+        return any(grade.outcome is GradeOutcome.INFRASTRUCTURE_ERROR for grade in self._counted.values())
+
+    @property
+    def _counted(self) -> Mapping[str, Grade]:
+        return self.grades if self.counted is None else self.counted
 
     def value(self, term: str) -> float | None:
         """One term's number for TRL. None for all terms of a completion without a reward: TRL would add up the rest."""
-        return self.grades[term].value if self.reward is not None else None
+        return self._counted[term].value if self.reward is not None else None
 
 
 class Rewards:
-    def __init__(self, graders: Mapping[str, Grader], weights: Mapping[str, float]) -> None:
+    def __init__(self, graders: Mapping[str, AnyGrader], terms: Sequence[RewardTerm]) -> None:
+        """Each term has its grader, but for formulas."""
         self._graders = graders
-        self._weights = weights
+        self._settlement = Settlement(terms)
+        self._weights = {term.name: term.weight for term in terms}
 
     @property
     def names(self) -> list[str]:
-        return list(self._graders)
+        return list(self._weights)
 
     def score(self, completions: Sequence[Completion], *, step: int) -> list[Scored]:
         """One score per completion, in order; never raises for what reward code does.
@@ -68,24 +78,33 @@ class Rewards:
         """
         rollouts = [_rollout(completion) for completion in completions]
         columns = [grader.grade(rollouts, step=step) for grader in self._graders.values()]
-        rows = [dict(zip(self._graders, grades, strict=True)) for grades in zip(*columns, strict=True)]
-        return [Scored(grades, combine(grades, self._weights)) for grades in rows]
+        rows = (dict(zip(self._graders, grades, strict=True)) for grades in zip(*columns, strict=True))
+        settled = (self._settlement.settle(said) for said in rows)
+        return [Scored(one.grades, combine(one.counted, self._weights), one.counted) for one in settled]
+
+    def take_output(self) -> dict[str, str]:
+        """What each term has written to standard output and error since the last call, where it has."""
+        written = {name: grader.output.take() for name, grader in self._graders.items()}
+        return {name: text for name, text in written.items() if text}
 
 
 @contextmanager
-def open_rewards(run: RunDirectory, terms: Sequence[PinnedReward]) -> Iterator[Rewards]:
-    """Start a grading process for each term; raises `GraderFailed` with the end of the traceback."""
+def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rewards]:
+    """Start what grades each term; raises `GraderFailed` with the end of the traceback."""
     with ExitStack() as stack:
-        graders = {}
+        graders: dict[str, AnyGrader] = {}
         for term in terms:
+            grader = grader_of(term, run.reward_source(term.name))
+            if grader is None:
+                continue
             try:
-                grader = Grader(run.reward_source(term.name), entry_point=term.entry_point)
-                graders[term.name] = stack.enter_context(grader)
+                stack.enter_context(grader)
             except (InvalidReward, GraderBroken) as error:
                 raise GraderFailed(
                     f"The reward `{term.name}` cannot be loaded. {error.message}", fix=error.fix
                 ) from error
-        yield Rewards(graders, {term.name: term.weight for term in terms})
+            graders[term.name] = grader
+        yield Rewards(graders, terms)
 
 
 class RewardColumn:
@@ -100,25 +119,37 @@ class RewardColumn:
 
 
 class GradingWatch:
-    """Ends the run when a step has no reward at all, or when most grading fails for several steps running."""
+    """The rule on errors (`core.spec.GradingSpec`): asked once a step, before the step is taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, rule: GradingSpec) -> None:
+        self._rule = rule
         self._bad_steps = 0
 
     def check(self, scored: Sequence[Scored], *, step: int) -> None:
-        """Raises `GraderFailed`."""
+        """Raises `GradingUnreliable`."""
         failed = sum(score.error is not None for score in scored)
-        self._bad_steps = self._bad_steps + 1 if failed > WORST_ERROR_SHARE * len(scored) else 0
-        require_rewards(scored, what=f"rollout of step {step}")
-        if self._bad_steps >= BAD_STEPS_TO_FAIL:
-            sentence = f"Most rollouts could not be graded for {self._bad_steps} steps running, up to step {step}."
-            raise _failure(sentence, scored)
+        is_empty = all(score.reward is None for score in scored)
+        is_bad = is_empty or failed > self._rule.bad_step_error_share * len(scored)
+        self._bad_steps = self._bad_steps + 1 if is_bad else 0
+        if failed > self._rule.max_error_share * len(scored):
+            limit = f"at most {self._rule.max_error_share:.0%} may fail"
+            sentence = f"{failed} of {len(scored)} rollouts of step {step} could not be graded; {limit}."
+            raise _failure(GradingUnreliable, sentence, scored)
+        if self._bad_steps >= self._rule.max_bad_steps:
+            sentence = f"Grading was bad for {self._bad_steps} steps running, up to step {step}."
+            raise _failure(GradingUnreliable, sentence, scored)
 
 
-def require_rewards(scored: Sequence[Scored], *, what: str) -> None:
-    """Raises `GraderFailed` when not one has a reward."""
-    if all(score.reward is None for score in scored):
-        raise _failure(f"No {what} could be graded.", scored)
+def require_rewards(scored: Sequence[Scored], *, step: int) -> None:
+    """Raises when not one answer of an evaluation after `step` steps has a reward: `GraderFailed` at the baseline,
+    where nothing can be lost, else `GradingUnreliable`.
+    """
+    if any(score.reward is not None for score in scored):
+        return
+    kind: type[RunFailed] = GradingUnreliable
+    if step == 0:
+        kind = GradersDown if all(score.is_infrastructure_error for score in scored) else GraderFailed
+    raise _failure(kind, "No held-out answer could be graded.", scored)
 
 
 def reward_metrics(scored: Sequence[Scored]) -> dict[str, float]:
@@ -131,20 +162,49 @@ def reward_metrics(scored: Sequence[Scored]) -> dict[str, float]:
     return {name: fmean(numbers) for name, numbers in values.items()}
 
 
+def grader_metrics(scored: Sequence[Scored]) -> dict[str, float]:
+    """How the grading itself went: counts and times over all terms and rollouts."""
+    grades = [grade for score in scored for grade in score.grades.values()]
+    counts = Counter(grade.outcome for grade in grades)
+    latencies = [grade.latency_s for grade in grades]
+    return {
+        "grader/user_errors": counts[GradeOutcome.USER_ERROR],
+        "grader/infrastructure_errors": counts[GradeOutcome.INFRASTRUCTURE_ERROR],
+        "grader/timeouts": sum(grade.timed_out for grade in grades),
+        "grader/no_answer": counts[GradeOutcome.NO_ANSWER],
+        "grader/error_share": sum(score.error is not None for score in scored) / len(scored),
+        "grader/latency_mean_s": fmean(latencies),
+        "grader/latency_max_s": max(latencies),
+    }
+
+
 def journal_grades(scored: Scored) -> dict[str, RolloutGrade]:
     return {
         name: RolloutGrade(
-            outcome=grade.outcome.value, value=grade.value, error=_story(grade) if grade.is_error else None
+            outcome=grade.outcome.value,
+            value=grade.value,
+            error=(grade.message or grade.outcome.value) if grade.is_error else None,
+            traceback=(grade.traceback or "")[-MOST_TRACEBACK:] or None if grade.is_error else None,
+            timed_out=grade.timed_out,
+            latency_s=round(grade.latency_s, 6),
         )
         for name, grade in scored.grades.items()
     }
 
 
-def _failure(sentence: str, scored: Sequence[Scored]) -> GraderFailed:
+def journal_extra(scored: Scored) -> dict[str, Any]:
+    """The logged columns of all terms; of a name that two terms use, the second stands under `term/name`."""
+    extra: dict[str, Any] = {}
+    for term, grade in scored.grades.items():
+        for name, value in grade.extra.items():
+            extra[f"{term}/{name}" if name in extra else name] = value
+    return extra
+
+
+def _failure(kind: type[RunFailed], sentence: str, scored: Sequence[Scored]) -> RunFailed:
     errors = [score.error for score in scored if score.error is not None]
     if not errors:
-        return GraderFailed(f"{sentence} Every reward answered None.")
-    kind = GradersDown if all(score.is_infrastructure_error for score in scored) else GraderFailed
+        return kind(f"{sentence} Every reward answered None.")
     return kind(f"{sentence} The last error: {errors[-1]}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worker.run_directory import Rollout, RolloutsDone
-from worker.training.rewards import Completion, Scored, journal_grades
+from worker.training.rewards import Completion, Scored, journal_extra, journal_grades
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ def journal_entry(
             advantage=advantage,
             completion_tokens=len(completion.token_ids),
             finish_reason="length" if completion.is_truncated else "stop",
+            extra=journal_extra(scored),
         )
         for index, (completion, scored, advantage) in enumerate(lines)
     )

@@ -15,7 +15,14 @@ from core.rows import Row
 from worker.run_directory import RolloutsDone
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Tally
-from worker.training.rewards import Completion, GradingWatch, RewardColumn, Rewards, reward_metrics
+from worker.training.rewards import (
+    Completion,
+    GradingWatch,
+    RewardColumn,
+    Rewards,
+    grader_metrics,
+    reward_metrics,
+)
 from worker.training.rollouts import RolloutBatch, find_signal, journal_entry
 
 BUFFER_FILE = "rollout_buffer.pt"
@@ -40,6 +47,7 @@ class PodiumTrainer(GRPOTrainer):
         *,
         rows: Sequence[Row],
         rewards: Rewards,
+        watch: GradingWatch,
         pass_threshold: float,
         tally: Tally,
         phases: PhaseTimer,
@@ -50,11 +58,11 @@ class PodiumTrainer(GRPOTrainer):
         self._tally = tally
         self._batch_metrics: dict[str, float] = {}
         self._rows = rows
-        self._rewards = rewards
+        self.rewards = rewards
         self._pass_threshold = pass_threshold
         self._phases = phases
         self._on_rollouts = on_rollouts
-        self._watch = GradingWatch()
+        self._watch = watch
         self._columns = [RewardColumn(name) for name in rewards.names]
         self._batch: RolloutBatch | None = None
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
@@ -78,8 +86,7 @@ class PodiumTrainer(GRPOTrainer):
                 Completion(self._rows[example["row"]], text, ids, is_truncated=not self._is_finished(ids))
                 for example, text, ids in zip(inputs, texts, completion_ids, strict=True)
             ]
-            scored = self._rewards.score(answers, step=self.state.global_step)
-            self._watch.check(scored, step=self.state.global_step + 1)
+            scored = self.rewards.score(answers, step=self.state.global_step)
             self._batch = RolloutBatch(answers, scored, self.num_generations)
             for column in self._columns:
                 column.values = [score.value(column.__name__) for score in scored]
@@ -87,16 +94,17 @@ class PodiumTrainer(GRPOTrainer):
             return rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Raises `GradingUnreliable` where the rollouts are not to be trained on; they are in the journal then too."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        batch = self._batch
+        batch, step = self._batch, self.state.global_step + 1
         assert batch is not None
-        signal = find_signal(batch.group_rewards, self._pass_threshold)
-        self._tally.add(batch, signal)
-        self._batch_metrics = {**reward_metrics(batch.scored), **signal.metrics}
         prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
         advantages = output["advantages"].tolist()
-        step = self.state.global_step + 1
         self._on_rollouts(journal_entry(batch, step=step, prompts=prompts, advantages=advantages))
+        self._watch.check(batch.scored, step=step)
+        signal = find_signal(batch.group_rewards, self._pass_threshold)
+        self._tally.add(batch, signal)
+        self._batch_metrics = {**reward_metrics(batch.scored), **grader_metrics(batch.scored), **signal.metrics}
         return output
 
     def take_batch_metrics(self) -> dict[str, float]:

@@ -239,8 +239,8 @@ def test_max_steps_and_epochs_exclude_each_other(client: TestClient, body: Body)
         ({"source": "def score(sample, item):\n    return 1"}, f"{GRADER}.source", "no_entry_point"),
         ({"source": "def grade(completion):\n    return 1"}, f"{GRADER}.source", "no_entry_point"),
         ({"source": "import torch\ndef grade(sample, item):\n    return 1"}, f"{GRADER}.source", "unknown_import"),
-        ({"type": "multi", "graders": {}}, GRADER, "grader_not_supported"),
-        ({"type": "string_check"}, GRADER, "grader_not_supported"),
+        ({"type": "score_model"}, GRADER, "grader_not_supported"),
+        ({"type": "label_model"}, GRADER, "grader_not_supported"),
     ],
 )
 def test_a_grader_that_cannot_run_is_refused(

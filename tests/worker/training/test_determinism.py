@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.training.runs import Ended, Trainers
+from worker.audit import tells_time
 
 STEPS = 12
 LAYOUT: dict[str, Any] = {
@@ -48,7 +49,7 @@ def numbers(attempts: list[Ended]) -> dict[int, dict[str, float | None]]:
     """The metrics of every step, the later attempt's where two did it, without what a clock says."""
     steps = {step: metrics for ended in attempts for step, metrics in ended.steps.items()}
     return {
-        step: {name: value for name, value in metrics.items() if not name.startswith("phase/") and name != "step_time"}
+        step: {name: value for name, value in metrics.items() if not tells_time(name)}
         for step, metrics in steps.items()
     }
 

@@ -10,6 +10,7 @@ import pytest
 from core.status import Stage
 from tests.polling import wait_until
 from tests.worker.training.runs import Ended, Trainers
+from worker.audit import tells_time
 from worker.run_directory import (
     STOPPED_EXIT_CODE,
     CheckpointSaved,
@@ -39,7 +40,7 @@ def uninterrupted(trainers: Trainers) -> Ended:
 def numbers(ended: Ended, after: int) -> dict[int, dict[str, float | None]]:
     """The metrics of later steps, without what a clock says."""
     return {
-        step: {name: value for name, value in metrics.items() if not name.startswith("phase/") and name != "step_time"}
+        step: {name: value for name, value in metrics.items() if not tells_time(name)}
         for step, metrics in ended.steps.items()
         if step > after
     }

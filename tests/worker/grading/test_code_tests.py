@@ -1,0 +1,131 @@
+"""Completions' code against tests, in real sandboxes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from core.builtin_rewards.catalogue import parse_builtin
+from core.builtin_rewards.outside import CodeTests
+from worker.grading.builtins.code_tests import CodeTestsGrader, code_of, read_tests
+from worker.grading.builtins.outcomes import UnfitDataError
+from worker.grading.grades import Grade, GradeOutcome, Rollout
+
+DOUBLE = [{"input": "3\n", "output": "6"}, {"input": "5", "output": "10  \n\n"}]
+
+
+def grader(**parameters: Any) -> CodeTestsGrader:
+    checked = parse_builtin({"builtin": "code_tests", "column": "tests", "timeout_s": 5, **parameters})
+    assert isinstance(checked, CodeTests)
+    return CodeTestsGrader(checked)
+
+
+@pytest.fixture(scope="module")
+def by_share() -> Iterator[CodeTestsGrader]:
+    with grader() as running:
+        yield running
+
+
+def grade(running: CodeTestsGrader, code: str, tests: Any) -> Grade:
+    (result,) = running.grade([Rollout("", code, [], {"tests": tests})])
+    return result
+
+
+def test_the_score_is_the_share_of_tests_that_pass_in_the_order_of_the_rollouts(by_share: CodeTestsGrader) -> None:
+    asserts = ["assert f(1) == 2", "assert f(2) == 4"]
+    codes = ["def f(x): return x + 1", "```python\ndef f(x):\n    return 2 * x\n```", "def f(x) return"]
+    grades = by_share.grade([Rollout("", code, [], {"tests": asserts}) for code in codes])
+    assert [result.value for result in grades] == [0.5, 1.0, 0.0]
+
+
+def test_programs_are_judged_by_what_they_print(by_share: CodeTestsGrader) -> None:
+    assert grade(by_share, "print(int(input()) * 2)\nexit()", DOUBLE).value == 1.0
+    assert grade(by_share, "print(int(input()) + 3)", DOUBLE).value == 0.5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "raise KeyboardInterrupt",
+        "x = bytearray(10**10)",
+        "import ctypes; ctypes.string_at(0)",
+    ],
+)
+def test_code_that_ends_before_its_asserts_has_not_passed(by_share: CodeTestsGrader, code: str) -> None:
+    assert grade(by_share, code, "assert True").value == 0.0
+
+
+def test_code_that_never_ends_has_not_passed() -> None:
+    with grader(timeout_s=1) as running:
+        assert grade(running, "while True: pass", "assert True").value == 0.0
+
+
+def test_one_test_leaves_nothing_to_the_next(by_share: CodeTestsGrader) -> None:
+    code = "import pathlib\nmark = pathlib.Path('/tmp/mark')\nseen = mark.exists()\nmark.touch()"
+    assert grade(by_share, code, ["assert not seen", "assert not seen"]).value == 1.0
+
+
+def test_all_may_have_to_pass() -> None:
+    with grader(require="all") as running:
+        assert grade(running, "def f(x): return x + 1", ["assert f(1) == 2", "assert f(2) == 4"]).value == 0.0
+        assert grade(running, "def f(x): return x + 1", ["assert f(1) == 2", "assert f(2) == 3"]).value == 1.0
+
+
+def test_the_outputs_that_are_expected_are_not_in_the_sandbox(by_share: CodeTestsGrader) -> None:
+    code = (
+        "import gc\n"
+        "word = 'emases nepo'[::-1]\n"
+        "texts = [repr(o) for o in gc.get_objects() if isinstance(o, (dict, list, tuple)) and o is not globals()]\n"
+        "print('found' if any(word in text for text in texts) else 'nothing')\n"
+    )
+    assert grade(by_share, code, [{"input": "", "output": "open sesame"}]).value == 0.0
+    assert grade(by_share, code, [{"input": "", "output": "nothing"}]).value == 1.0
+
+
+def test_a_row_without_tests_has_no_answer_and_one_with_bad_tests_is_the_datas_fault(by_share: CodeTestsGrader) -> None:
+    assert grade(by_share, "x = 1", None).outcome is GradeOutcome.NO_ANSWER
+    assert grade(by_share, "x = 1", []).outcome is GradeOutcome.NO_ANSWER
+    assert grade(by_share, "x = 1", 7).outcome is GradeOutcome.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("assert f(1)\nassert f(2)", 1),
+        ('["assert f(1)", "assert f(2)"]', 2),
+        ({"inputs": ["1", "2"], "outputs": ["1", "2"]}, 2),
+        ('{"inputs": ["1"], "outputs": ["1"]}', 1),
+        (DOUBLE, 2),
+    ],
+)
+def test_every_way_to_write_tests_is_read(value: Any, count: int) -> None:
+    assert len(read_tests(value, "tests")) == count
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"fn_name": "f", "inputs": [], "outputs": []}, "has `fn_name`"),
+        ({"inputs": ["1"], "outputs": []}, "holds neither"),
+        ([{"input": 1, "output": "1"}], "is not text"),
+        ([1], "neither asserts nor an object"),
+        (["assert f(1)"] * 101, "holds 101 tests"),
+    ],
+)
+def test_tests_that_cannot_be_run_are_refused_by_what_is_wrong(value: Any, message: str) -> None:
+    with pytest.raises(UnfitDataError, match=message):
+        read_tests(value, "tests")
+
+
+@pytest.mark.parametrize(
+    ("completion", "after", "code"),
+    [
+        ("x = 1", None, "x = 1"),
+        ("First:\n```\ny\n```\nthen\n```python\nx = 1\n```\nDone.", None, "x = 1\n"),
+        ("```\nbad\n```</think>x = 1", "</think>", "x = 1"),
+    ],
+)
+def test_the_last_fence_is_the_code(completion: str, after: str | None, code: str) -> None:
+    assert code_of(completion, after) == code

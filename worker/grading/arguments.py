@@ -1,0 +1,162 @@
+"""What a reward is given, in the form that it was written in.
+
+TRL's batch form gets what TRL gives (`GRPOTrainer._calculate_rewards`): lists, where the completions of chat prompts
+are `[{"role": "assistant", "content": ...}]`, and of the trainer's state only `global_step`. verifiers' functions get
+prompt and completion as they are, text or messages. The other forms always get plain text.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Never
+
+from core.reward_source import FORMS, GROUND_TRUTH, RewardEntry, RewardForm, sources
+from core.rows import ChatMessage
+from worker.grading.grades import Rollout
+from worker.grading.logged import ExtraLog, MetricLog
+from worker.grading.stand_ins import Message
+
+_TRL_DROPS = frozenset({"prompt", "completion", "completion_ids"})
+_ANSWER_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+_BY_NAME = frozenset({RewardForm.TRL, RewardForm.OPENAI, RewardForm.PER_SAMPLE})
+"""Forms whose functions see of prompt and tokens only what their parameters name."""
+
+
+def as_json(rollout: Rollout, entry: RewardEntry | None) -> dict[str, Any]:
+    """What goes to the grading process: without the long parts that the function does not take.
+
+    Of a prompt that is not taken, its kind is left: whether it is text or messages decides what completions are.
+    """
+    prompt, ids = rollout.prompt, rollout.completion_ids
+    if entry is not None and entry.form in _BY_NAME and not entry.takes_kwargs:
+        if "prompt" not in entry.provided and "prompts" not in entry.provided:
+            prompt = "" if isinstance(prompt, str) else []
+        if "completion_ids" not in entry.provided:
+            ids = []
+    return {"prompt": prompt, "completion": rollout.completion, "completion_ids": ids, "columns": rollout.columns}
+
+
+def batch_arguments(
+    entry: RewardEntry, rollouts: Sequence[Rollout], step: int, metrics: MetricLog, extra: ExtraLog
+) -> dict[str, Any]:
+    """Copies: what a function does to them is not seen when it is called again."""
+    provided = {
+        "prompts": [copy.deepcopy(rollout.prompt) for rollout in rollouts],
+        "completions": [_as_prompted(rollout) for rollout in rollouts],
+        "completion_ids": [list(rollout.completion_ids) for rollout in rollouts],
+        "trainer_state": SimpleNamespace(global_step=step),
+        "log_extra": extra.add,
+        "log_metric": metrics.add,
+    }
+    present = dict.fromkeys(name for rollout in rollouts for name in rollout.columns)
+    names = [name for name in present if name in entry.optional_columns or entry.takes_any]
+    columns = {
+        name: [copy.deepcopy(rollout.columns.get(name)) for rollout in rollouts]
+        for name in (*entry.columns, *names)
+        if name not in _TRL_DROPS
+    }
+    wanted = provided if entry.takes_any else {name: provided[name] for name in entry.provided}
+    return {**columns, **wanted}
+
+
+def one_arguments(entry: RewardEntry, rollout: Rollout) -> dict[str, Any]:
+    """For one completion. Columns that the row lacks are not passed: Python itself says which one is missing."""
+    provided = _provided(entry, rollout)
+    if not entry.takes_kwargs:
+        provided = {name: value for name, value in provided.items() if name in entry.provided}
+    if FORMS[entry.form].row is not None:
+        return provided
+    return {**_columns(entry, rollout), **provided}
+
+
+def _provided(entry: RewardEntry, rollout: Rollout) -> dict[str, Any]:
+    text, prompt, columns = rollout.completion, _text(rollout.prompt), rollout.columns
+    match entry.form:
+        case RewardForm.OPENAI:
+            return {"sample": _openai_sample(text), "item": dict(columns)}
+        case RewardForm.VERL | RewardForm.OSMOSIS:
+            return {"solution_str": text, "extra_info": columns.get("extra_info") or {}, "prompt": prompt}
+        case RewardForm.PREDIBASE:
+            return {"prompt": prompt, "completion": text, "example": {"prompt": prompt, **columns}}
+        case RewardForm.REWARD_KIT:
+            messages = [Message(**message) for message in [*_messages(rollout.prompt), _answer(text)]]
+            return {"messages": messages, "original_messages": messages[:-1], "prompt": prompt}
+        case RewardForm.VERIFIERS:
+            return _verifiers(rollout)
+        case RewardForm.REASONING_GYM:
+            return {"answer": _tagged(text), "entry": {"question": prompt, **columns}}
+        case _:
+            return {entry.provided[0]: text, "prompt": prompt}
+
+
+def _columns(entry: RewardEntry, rollout: Rollout) -> dict[str, Any]:
+    """The columns that the function names, or all of them; a `ground_truth` also from where verl keeps it."""
+    names = {*entry.columns, *entry.optional_columns}
+    row = {name: value for name, value in rollout.columns.items() if name in names or entry.takes_kwargs}
+    if GROUND_TRUTH[0] not in row and (GROUND_TRUTH[0] in names or entry.takes_kwargs):
+        for name in sources(entry.form, GROUND_TRUTH[0])[1:]:
+            value = rollout.columns.get(name)
+            if isinstance(value, Mapping):
+                value = value.get(GROUND_TRUTH[0])
+            if value is not None:
+                row[GROUND_TRUTH[0]] = value
+                break
+    return row
+
+
+def _verifiers(rollout: Rollout) -> dict[str, Any]:
+    """verifiers v0 shows rubric functions the rollout's parts by name, and all of them again in `state`."""
+    columns = rollout.columns
+    parts = {
+        "prompt": copy.deepcopy(rollout.prompt),
+        "completion": _as_prompted(rollout),
+        "info": copy.deepcopy(columns.get("info") or {}),
+        "task": columns.get("task") or "default",
+    }
+    return {**parts, "state": {**parts, "answer": columns.get("answer", ""), "turn": 1}}
+
+
+def _as_prompted(rollout: Rollout) -> str | list[ChatMessage]:
+    """Text after a text prompt; after chat a list with the assistant's message."""
+    return rollout.completion if isinstance(rollout.prompt, str) else [_answer(rollout.completion)]
+
+
+def _answer(text: str) -> ChatMessage:
+    return ChatMessage(role="assistant", content=text)
+
+
+def _messages(prompt: str | list[ChatMessage]) -> list[ChatMessage]:
+    return [ChatMessage(role="user", content=prompt)] if isinstance(prompt, str) else prompt
+
+
+def _text(prompt: str | list[ChatMessage]) -> str:
+    """A chat prompt as text: its messages, a blank line between them."""
+    return prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
+
+
+def _tagged(completion: str) -> str:
+    """What stands in the last answer tags, as reasoning-gym's own trainers take it; else the whole completion."""
+    found = _ANSWER_TAGS.findall(completion)
+    return (found[-1] if found else completion).strip()
+
+
+def _openai_sample(completion: str) -> dict[str, Any]:
+    """The `sample` of OpenAI's python grader; `output_json` is None where the completion is not JSON."""
+    try:
+        output_json = json.loads(completion, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        output_json = None
+    return {
+        "output_text": completion,
+        "output_json": output_json,
+        "output_tools": [],
+        "choices": [{"index": 0, "message": _answer(completion), "finish_reason": "stop"}],
+    }
+
+
+def _refuse_constant(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")

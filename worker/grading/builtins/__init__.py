@@ -1,0 +1,3 @@
+from worker.grading.builtins.registry import load
+
+__all__ = ["load"]

