@@ -42,7 +42,8 @@ def main() -> None:
         print(report.as_json())
     else:
         report.show()
-    if report.is_safe and not arguments.keep:
+    went_as_it_should = report.is_safe is options.fencing
+    if went_as_it_should and not arguments.keep:
         shutil.rmtree(folder)
     sys.exit(0 if report.is_safe else 1)
 
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--mean-gap-s", type=float, default=MEAN_GAP_S, help="between two faults, on average")
     parser.add_argument("--only", type=FaultKind, action="append", help="this kind of fault, and no other; repeatable")
-    parser.add_argument("--keep", action="store_true", help="leave the evidence also of a run without fault")
+    parser.add_argument("--keep", action="store_true", help="leave the evidence also of a run that went as it should")
     return parser
 
 

@@ -13,6 +13,7 @@ from bench._chaos.logs import Broken, FailpointLog
 from bench._chaos.plan import Action, FaultKind, Strike, Submit
 from bench._chaos.scene import Done, Scene
 from bench._chaos.stack import LEASE_TTL_S
+from core.ids import JobId
 from core.status import JobStatus
 
 TICK_S = 0.05
@@ -21,6 +22,7 @@ LOOK_S = 0.4
 FIND_VICTIM_S = 20.0
 """How long a fault looks for one; then a flushed broker takes its place."""
 FIND_AGAIN_S = 0.3
+LONGEST_PAUSE_S = 6.0
 STUCK_S = 180.0
 """When no job has ended for so long, what is open is lost."""
 THAW_AFTER_S = (LEASE_TTL_S + 1.0, LEASE_TTL_S + 4.0)
@@ -37,6 +39,7 @@ class Play:
         self._chance = random.Random(f"thaw of {seed}")
         self._jobs: list[JobState] = []
         self._looked_at = 0.0
+        self._paused_since: dict[JobId, float] = {}
         self.submitted: list[Submit] = []
         self.done: list[Done] = []
         self.frozen: list[Done] = []
@@ -79,10 +82,6 @@ class Play:
 
     def _is_over(self) -> bool:
         """Every job, and what the clients still ask for."""
-        if not self._scene.clients.are_busy:
-            for job in self._jobs:
-                if job.status is JobStatus.PAUSED:
-                    self._scene.clients.resume(job.id)
         return self._open() == 0 and not self._scene.clients.are_busy
 
     def _strike(self, action: Strike) -> None:
@@ -105,7 +104,16 @@ class Play:
         self._thaw()
         if time.monotonic() > self._looked_at + LOOK_S:
             self._jobs, self._looked_at = self._scene.ledger.jobs(), time.monotonic()
+            self._resume_forgotten()
         time.sleep(TICK_S)
+
+    def _resume_forgotten(self) -> None:
+        """A resume that overtook its pause was refused, and the job would stay paused for ever."""
+        now, paused = time.monotonic(), {job.id for job in self._jobs if job.status is JobStatus.PAUSED}
+        self._paused_since = {job_id: self._paused_since.get(job_id, now) for job_id in paused}
+        for job_id in [job_id for job_id, since in self._paused_since.items() if now > since + LONGEST_PAUSE_S]:
+            self._scene.clients.resume(job_id)
+            self._paused_since[job_id] = now
 
     def _thaw(self) -> None:
         """Who stopped itself at a failpoint goes on once its lease is over."""
