@@ -5,6 +5,8 @@ The split is by prompt, not by row: rows with the same prompt stay on one side, 
 
 FEWEST_TASKS = 2
 """Held-out tasks below which nothing can be compared."""
+FEWEST_SIGNIFICANT = 6
+"""Tasks that must be fixed, with none broken, for p < 0.05 in the exact two-sided McNemar test: 2 x 0.5^6 = 0.03."""
 
 
 def held_out_prompts(prompts: int, fraction: float) -> int:

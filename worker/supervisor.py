@@ -65,14 +65,7 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
         return
     with stop_signals.blocked():
         claimed_at = time.monotonic()
-        with sessions.begin() as session:
-            lease = leases.claim(
-                session,
-                job_id,
-                owner=socket.gethostname(),
-                ttl_s=settings.lease_ttl_s,
-                max_failures=settings.max_failures,
-            )
+        lease = _claim(job_id, sessions, settings)
         if lease is None:
             log.info("job_not_claimed", job_id=job_id)
             return
@@ -82,6 +75,22 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
             Attempt(sessions, store, lease, settings, source, claimed_at=claimed_at).run()
         except LeaseLost:
             log.warning("attempt_fenced")
+
+
+def _claim(job_id: JobId, sessions: Sessions, settings: Settings) -> Lease | None:
+    """None also where the ledger is away: the dispatcher tells of the job again."""
+    try:
+        with sessions.begin() as session:
+            return leases.claim(
+                session,
+                job_id,
+                owner=socket.gethostname(),
+                ttl_s=settings.lease_ttl_s,
+                max_failures=settings.max_failures,
+            )
+    except LEDGER_AWAY as error:
+        log.warning("ledger_unreachable", error=str(error).splitlines()[0])
+        return None
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from statistics import NormalDist, fmean, quantiles
 from typing import Literal
 
 from core.results import Answer, Evaluation, EvaluationScore, Score, TaskResult, Verdict
+from core.split import FEWEST_SIGNIFICANT
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
@@ -168,7 +169,7 @@ def _sentence(verdict: Verdict, silent_share: float | None) -> str:
 def _what_it_would_take(verdict: Verdict) -> str:
     needed = verdict.smallest_significant_fixed
     if needed is None:
-        return f"{verdict.tasks} tasks are too few to show any change; use at least 6."
+        return f"{verdict.tasks} tasks are too few to show any change; use at least {FEWEST_SIGNIFICANT}."
     return f"With {verdict.tasks} tasks, {needed} fixed and none broken is the least that would count."
 
 

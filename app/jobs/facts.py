@@ -14,7 +14,7 @@ from app.jobs.schemas import JobCreate
 from app.jobs.terms import AnyTerm, BuiltinTerm, UploadedTerm
 from core.builtin_rewards.catalogue import AnyBuiltin
 from core.db import files, rewards
-from core.db.models import File
+from core.db.models import File, RewardVersion
 from core.errors import InvalidReward, Problem
 from core.ids import FileId, RewardId, RewardVersionId, TenantId
 from core.reward_source import RewardEntry, RewardForm, analyse
@@ -115,16 +115,31 @@ def _uploaded(session: Session, tenant_id: TenantId, term: UploadedTerm, place: 
     if version is None:
         message = f"the reward {reward.name!r} has no version {term.version}"
         return Problem(f"{place}.version", message, "reward_not_found", "Leave `version` out for the newest one.")
+    entry = _entry(version, term, place)
+    if isinstance(entry, Problem):
+        return entry
     return KnownReward(
         name=term.name or reward.name,
         weight=term.weight,
         field=place,
-        entry=_ENTRY.validate_python(version.entry),
+        entry=entry,
         source_sha256=version.sha256,
         reward_id=reward.id,
         version_id=version.id,
         gate=term.gate,
     )
+
+
+def _entry(version: RewardVersion, term: UploadedTerm, place: str) -> RewardEntry | Problem:
+    """As it was found at the upload, or in the form that the job asks for."""
+    entry = _ENTRY.validate_python(version.entry)
+    if term.form is None or term.form is entry.form:
+        return entry
+    try:
+        return analyse(version.source, entry_point=entry.name, form=term.form)
+    except InvalidReward as error:
+        first = error.problems[0]
+        return Problem(f"{place}.form", first.message, first.code, first.fix)
 
 
 def _graders(grader: AnyGrader, path: str, problems: list[Problem]) -> Iterator[KnownReward | KnownBuiltin]:

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from app.jobs.graders import AnyGrader
 from app.jobs.terms import AnyTerm
-from core.spec import AdapterSpec, CheckpointSpec, EvaluationSpec, Frozen, Hyperparameters
+from core.spec import AdapterSpec, CheckpointSpec, EvaluationSpec, Frozen, GradingSpec, Hyperparameters
 
 
 def _at_least_one(terms: tuple[AnyTerm, ...]) -> tuple[AnyTerm, ...]:
@@ -24,6 +24,7 @@ class GrpoMethod(Frozen):
     adapter: AdapterSpec = AdapterSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
+    grading: GradingSpec = GradingSpec()
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description='Passed to the chat template, e.g. `{"enable_thinking": false}` for Qwen3.'
     )

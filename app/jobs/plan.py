@@ -14,6 +14,7 @@ from core.spec import (
     AdapterSpec,
     CheckpointSpec,
     EvaluationSpec,
+    GradingSpec,
     Hyperparameters,
 )
 
@@ -35,6 +36,7 @@ class Plan:
     adapter: AdapterSpec
     evaluation: EvaluationSpec
     checkpoints: CheckpointSpec
+    grading: GradingSpec
     chat_template_kwargs: dict[str, bool | int | float | str]
     warnings: tuple[Problem, ...] = ()
 
@@ -56,6 +58,7 @@ def plan_of(method: Method, *, parent: AdapterSpec | None = None) -> Plan:
                 adapter=inherited(settings.adapter, parent),
                 evaluation=settings.evaluation,
                 checkpoints=settings.checkpoints,
+                grading=settings.grading,
                 chat_template_kwargs=settings.chat_template_kwargs,
             )
         case ReinforcementMethod():
@@ -72,6 +75,7 @@ def _reinforcement(method: ReinforcementMethod, adapter: AdapterSpec) -> Plan:
         adapter=adapter,
         evaluation=_evaluation(method.hyperparameters),
         checkpoints=CheckpointSpec(),
+        grading=GradingSpec(),
         chat_template_kwargs={},
         warnings=tuple(_warnings(method)),
     )

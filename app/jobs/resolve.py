@@ -24,11 +24,10 @@ from core.spec import (
     PinnedReward,
     RewardTerm,
 )
+from core.split import FEWEST_SIGNIFICANT
 
 DEFAULT_SEED = 42
 """transformers' own; a fixed one, so that the same body always means the same run."""
-MIN_SIGNIFICANT = 6
-"""Tasks that must be fixed, with none broken, for p < 0.05 in the exact two-sided McNemar test: 2 x 0.5^6 = 0.03."""
 MAX_NAME = 64
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -65,6 +64,7 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
         adapter=plan.adapter,
         evaluation=plan.evaluation,
         checkpoints=plan.checkpoints,
+        grading=plan.grading,
         chat_template_kwargs=plan.chat_template_kwargs,
         suffix=body.suffix,
         start_from=None if facts.start is None else facts.start.checkpoint,
@@ -136,12 +136,12 @@ def _complete(plan: Plan, split: Split) -> Hyperparameters:
 
 
 def _warnings(plan: Plan, split: Split, spec: JobSpec) -> Iterator[Problem]:
-    if split.held_out_tasks < MIN_SIGNIFICANT:
+    if split.held_out_tasks < FEWEST_SIGNIFICANT:
         yield Problem(
             "validation_file" if spec.held_out else "training_file",
             f"with {split.held_out_tasks} held-out tasks no change can be significant, not even if all were fixed",
             "weak_verdict",
-            f"Hold out at least {MIN_SIGNIFICANT} tasks; 100 or more show small changes.",
+            f"Hold out at least {FEWEST_SIGNIFICANT} tasks; 100 or more show small changes.",
         )
     every = plan.evaluation.every_steps
     if every is not None and every >= spec.max_steps:

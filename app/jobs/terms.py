@@ -19,6 +19,7 @@ from core.builtin_rewards.catalogue import BUILTINS, AnyBuiltin, unknown_builtin
 from core.builtin_rewards.outside import Http
 from core.builtin_rewards.parameters import Builtin
 from core.ids import RewardId
+from core.reward_source import RewardForm
 from core.spec import Frozen, Gate, RewardName
 
 HIDDEN = "***"
@@ -39,6 +40,7 @@ class UploadedTerm(TermFields):
 
     reward: RewardId = Field(description="Id of an uploaded reward.")
     version: int | None = Field(None, ge=1, lt=2**31, description="Unset: the newest one, which the job then keeps.")
+    form: RewardForm | None = Field(None, description="How it is called, where its parameters' names mislead.")
 
 
 class BuiltinTerm(TermFields):

@@ -214,6 +214,16 @@ def wait_for_renewal(workshop: Workshop, job_id) -> None:
     wait_until(lambda: read_job(workshop.sessions, job_id).lease_expires_at > ends_at, what="a renewal")
 
 
+def test_a_claim_that_meets_no_ledger_leaves_the_job_to_the_next_hint(workshop: Workshop, proxied):
+    job_id = workshop.queue()
+    proxied.fall_silent()
+    supervisor = workshop.start_supervisor(job_id)
+    assert supervisor.wait(60) == 0
+    assert "ledger_unreachable" in workshop.log("worker.supervisor").read_text()
+    proxied.speak()
+    assert workshop.status(job_id) is JobStatus.QUEUED
+
+
 def test_connections_that_the_ledger_drops_cost_nothing(workshop: Workshop, ledger_cleaner):
     workshop.script(SERVING)
     job_id = workshop.queue()

@@ -228,3 +228,33 @@ def test_a_grader_that_is_wrong_is_refused_where_it_is(
 def test_a_template_that_reads_a_missing_column_is_refused(client: TestClient, body: Body) -> None:
     problems = refused(client, reinforcement(body, {**CHECK, "reference": "{{item.anwser}}"}))
     assert problems["training_file"] == ("missing_column", "Did you mean `answer`?")
+
+
+def test_the_rule_on_grading_errors_is_the_jobs_own(client: TestClient, sessions: Sessions, body: Body) -> None:
+    rule = {"max_error_share": 0.5, "max_bad_steps": 3}
+    asked = grpo(body, EXACT)
+    asked["method"]["grpo"]["grading"] = rule
+    _, spec = created(client, sessions, asked)
+    assert (spec.grading.max_error_share, spec.grading.max_bad_steps) == (0.5, 3)
+    _, usual = created(client, sessions, grpo(body, EXACT))
+    assert (usual.grading.max_error_share, usual.grading.max_bad_steps) == (0.2, 5)
+
+
+def test_a_form_can_be_asked_for_and_one_that_does_not_fit_is_named(
+    client: TestClient, sessions: Sessions, body: Body
+) -> None:
+    reward = upload_reward(client, "def score(data_source, solution_str, ground_truth):\n    return 1.0\n")
+    columns = {"ground_truth": "4", "data_source": "sums"}
+    files = {
+        "training_file": upload(client, rows(20, **columns)).json()["id"],
+        "validation_file": upload(client, rows(8, first=100, **columns)).json()["id"],
+    }
+
+    def form_of(**term: Any) -> str:
+        _, spec = created(client, sessions, grpo({**body, **files}, {"reward": reward, **term}))
+        assert isinstance(spec.rewards[0], PinnedReward)
+        return spec.rewards[0].form
+
+    assert (form_of(), form_of(form="osmosis")) == ("verl", "osmosis")
+    problems = refused(client, grpo({**body, **files}, {"reward": reward, "form": "openai"}))
+    assert list(problems) == [f"{REWARDS}[0].form"]
