@@ -39,6 +39,7 @@ def test_upload_answers_openais_object_with_what_the_check_found(client: TestCli
         "sha256": DIGEST,
         "format": "jsonl",
         "rows": 2,
+        "distinct_prompts": 2,
         "columns": ["answer"],
     }
     assert client.get(f"/v1/files/{file['id']}").json() == file
