@@ -108,6 +108,7 @@ class PhaseSeconds(Frozen):
     optimizer: float = 0.0
     evaluation: float = 0.0
     checkpoint: float = 0.0
+    export: float = 0.0
     rest: float = 0.0
     total: float = 0.0
 

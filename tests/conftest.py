@@ -13,9 +13,10 @@ from core.db.session import Sessions, make_sessions
 from core.settings import Settings
 from tests.servers.postgres import create_database, postgres_url
 from tests.servers.seaweedfs import s3_server, s3_settings
+from tests.servers.small_disk import small_disk
 from tests.servers.valkey import valkey_url
 
-__all__ = ["postgres_url", "s3_server", "s3_settings", "valkey_url"]
+__all__ = ["postgres_url", "s3_server", "s3_settings", "small_disk", "valkey_url"]
 
 _EMPTY_EVERY_TABLE = "; ".join(f"DELETE FROM {table}" for table in reversed(Base.metadata.sorted_tables))
 """Several times faster than TRUNCATE on tables this small, and ten times faster than a database for each test."""

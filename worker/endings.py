@@ -1,6 +1,7 @@
 """How an attempt ended, and what that means for the job. The one place where an exit becomes a status."""
 
 import errno
+import shutil
 import socket
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,12 +17,15 @@ from core.db.session import Sessions
 from core.errors import InvalidReward, ServiceError
 from core.settings import Settings
 from core.status import JobStatus, StatusReason
-from core.storage.store import ObjectStore, StoreFull, StoreMisconfigured, StoreUnavailable
+from core.storage.store import ObjectStore, StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
 from worker import publisher
 from worker.inputs import ModelGone
 from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary, tail
 
 log = structlog.get_logger()
+
+NO_ROOM_BYTES = 1024 * 1024
+"""With less than this free, a trainer could not even say that the disk is full."""
 
 
 class EndingKind(StrEnum):
@@ -54,6 +58,7 @@ class Ending:
                 message=error.message,
                 fix=error.fix,
                 retryable=error.retryable,
+                pauses=isinstance(error, StoreError) and not error.retryable,
             )
         )
 
@@ -106,6 +111,8 @@ def name_ending(run: RunDirectory, exit_code: int, wished: Wished) -> Ending:
         return Ending(EndingKind.PREEMPTED)
     if outcome is not None and outcome.failure is not None:
         return Ending.failed(outcome.failure)
+    if outcome is None and shutil.disk_usage(run.path).free < NO_ROOM_BYTES:
+        return Ending.failed(disk_full("The trainer ended without a word, and its disk is full."))
     return Ending.failed(_crash(run, exit_code))
 
 
@@ -204,9 +211,11 @@ def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, set
             message = f"Paused: {failure.message} {_what_is_safe(job)} {failure.fix or ''}".rstrip()
             leases.pause(session, lease, reason=failure.reason, message=message, data=_safety(job))
             return
-        failures = job.failures + 1
-        if failure.retryable and failures < settings.max_failures:
-            message = f"Failure {failures} of {settings.max_failures}: {failure.message}"
+        is_outage = failure.reason is StatusReason.STORE_FAILED and failure.retryable
+        failures = job.failures + (not is_outage)
+        if is_outage or (failure.retryable and failures < settings.max_failures):
+            count = "No failure of the job" if is_outage else f"Failure {failures} of {settings.max_failures}"
+            message = f"{count}: {failure.message}"
             leases.release(session, lease, reason=failure.reason, message=message, failures=failures)
             return
         leases.finish(

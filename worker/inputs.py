@@ -10,11 +10,12 @@ import structlog
 from core import keys
 from core.db import events, jobs, leases, progress, rewards
 from core.db.leases import Lease
+from core.db.models import Job
 from core.db.session import Sessions
 from core.errors import InvalidReward, NotFound
 from core.results import Evaluation
 from core.settings import Settings
-from core.spec import CheckpointRef, DataRef, ModelSource, PinnedReward, RewardTerm
+from core.spec import AdapterMethod, CheckpointRef, DataRef, ModelSource, PinnedReward, RewardTerm
 from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, require_digest
 from worker import checkpoints
 from worker.run_directory import RunDirectory, RunPlan
@@ -48,9 +49,9 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
         _fetch_data(store, lease.spec.held_out, run.held_out_file)
     _write_rewards(sessions, lease, run)
     _write_baseline(sessions, lease, run)
-    if lease.spec.start_from is not None:
-        _fetch_start(store, lease.spec.start_from, run.start)
     step = checkpoints.restore_newest(sessions, store, lease, run.resume)
+    if lease.spec.start_from is not None and (step is None or lease.spec.adapter.method is AdapterMethod.FULL):
+        _fetch_start(store, lease.spec.start_from, run.start)
     if lease.attempt > 1:
         _note_resume(sessions, lease, step)
     run.create(
@@ -127,9 +128,9 @@ def _write_baseline(sessions: Sessions, lease: Lease, run: RunDirectory) -> None
 def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
     with sessions.begin() as session:
         leases.hold(session, lease)
+        reached = session.get_one(Job, lease.job_id, populate_existing=True).step
         progress.set_resumed_from(session, lease, step)
-        *_, before, _ = progress.attempts(session, lease.job_id)
-        redone = max(0, before.last_step - (step or 0))
+        redone = max(0, reached - (step or 0))
         begin = "Starting again: no checkpoint was durable" if step is None else f"Going on from step {step}"
         message = f"{begin}; {redone} steps are done again."
         code, data = "restarted" if step is None else "resumed", {"step": step, "redone_steps": redone}

@@ -74,6 +74,15 @@ class Shipper:
         entries = next(self._run.read_journal(self._offset), None)
         return entries is None and not self._waiting and self._upload is None
 
+    def close_audit(self) -> None:
+        """Tell what the audit has found so far, if the run ended before it came to all that was recorded."""
+        if not self._audit.compared:
+            return
+        with self._sessions.begin() as session:
+            leases.hold(session, self._lease)
+            if not progress.is_audited(session, self._lease):
+                self._tell_audit(session)
+
     def close(self) -> None:
         """Give up what is still waiting; an upload under way ends by itself without effect."""
         self._waiting.clear()
@@ -127,10 +136,13 @@ class Shipper:
         if recorded is not None:
             self._audit.compare(entry.step, recorded, entry.metrics)
         if entry.step == self._audit_ends_at:
-            report = self._audit.report()
-            progress.set_audit(session, self._lease, report)
-            level = "info" if report["exact"] else "warn"
-            self._add_event(session, "resume_audit", self._audit.sentence(self._lease.spec), level=level, data=report)
+            self._tell_audit(session)
+
+    def _tell_audit(self, session: Session) -> None:
+        report = self._audit.report()
+        progress.set_audit(session, self._lease, report)
+        level = "info" if report["exact"] else "warn"
+        self._add_event(session, "resume_audit", self._audit.sentence(self._lease.spec), level=level, data=report)
 
     def _write_stage(self, session: Session, entry: StageStarted) -> None:
         progress.set_stage(session, self._lease, entry.stage)

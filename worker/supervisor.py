@@ -129,7 +129,7 @@ class Attempt:
             claimed_at=claimed_at,
             on_lost=self._fence,
             on_cancel=self._cancel,
-            on_pause=self._trainer.pause,
+            on_pause=self._pause,
             activity=self._activity,
         )
         self._notices = preemption.PreemptionWatch(source, settings, on_notice=lambda _: self._preempt())
@@ -179,6 +179,7 @@ class Attempt:
             log.info("trainer_ended", exit_code=code)
             self._doing = Doing("uploading")
             self._drain(shipper)
+            self._patiently(shipper.close_audit)
         finally:
             shipper.close()
         if self._hang is not None and self._wished.ending is None:
@@ -221,6 +222,7 @@ class Attempt:
         """Do it, and again while the ledger or the store is away. Raises `StoreUnavailable` when patience ends."""
         began_at = time.monotonic()
         while not self._heartbeat.lost.is_set():
+            self._doing.waiting_for = None
             try:
                 return do()
             except LEDGER_AWAY as error:
@@ -278,22 +280,32 @@ class Attempt:
         """Called once by the heartbeat's thread."""
         self._cancelled_at = time.monotonic()
         self._trainer.stop()
+        self._leave_unprepared(EndingKind.CANCELLED)
+
+    def _pause(self) -> None:
+        """Called once by the heartbeat's thread."""
+        self._trainer.pause()
+        self._leave_unprepared(EndingKind.PAUSED)
 
     def _preempt(self) -> None:
         """Called by the thread that hears signals, or the one that asks the cloud: this machine is going away.
 
-        Stop the trainer. Where there is none yet, give the job back at once: a long download has nothing to save.
-        Whatever the main thread does then is fenced, and ends it.
+        Stop the trainer; where there is none yet, give the job back at once.
         """
         if self._preempted_at is not None:
             return
         self._preempted_at = time.monotonic()
         self._trainer.stop()
-        if not self._prepared:
-            try:
-                self._patiently(lambda: self._write(Ending(EndingKind.PREEMPTED)))
-            except LeaseLost:
-                log.info("lease_lost_before_leaving")
+        self._leave_unprepared(EndingKind.PREEMPTED)
+
+    def _leave_unprepared(self, kind: EndingKind) -> None:
+        """A long download has nothing to save: end the attempt. What the main thread does then is fenced, and ends."""
+        if self._prepared:
+            return
+        try:
+            self._patiently(lambda: self._write(Ending(kind)))
+        except LeaseLost:
+            log.info("lease_lost_before_leaving")
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from app.diagnostics.replies import Finding, Severity
 from app.diagnostics.situation import activity_of, in_words, lease_stands
 from app.jobs.replies import unix
@@ -178,10 +180,20 @@ def _redone(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _every_steps(job: Job) -> int | None:
+    """None for a spec of another version: its next claim says what is wrong with it."""
+    try:
+        return JobSpec.model_validate(job.spec).checkpoints.every_steps
+    except ValidationError:
+        return None
+
+
 def _not_durable(job: Job, evidence: Evidence) -> Iterator[Finding]:
     if job.status.is_terminal:
         return
-    every = JobSpec.model_validate(job.spec).checkpoints.every_steps
+    every = _every_steps(job)
+    if every is None:
+        return
     behind = job.step - (job.durable_step or 0)
     facts = {"step": job.step, "durable_step": job.durable_step, "every_steps": every}
     fix = "Look at the events and at the store (GET /readyz): what is saved cannot be made durable, or saving is slow."

@@ -97,7 +97,7 @@ class MultipleChoice(ReferenceBuiltin):
     """1 where the choice that the completion settles on is the reference: a label, or its number counted from 0.
 
     The last of `\\boxed{B}` and `answer is B` counts; else a label alone on the last line, or one that the completion
-    begins with (`B)`). Completions that name several and settle on none score 0.
+    begins with (`B)`). After `answer is`, a label in another case must end the phrase. Completions that name several and settle on none score 0.
     """
 
     builtin: Literal["multiple_choice"]

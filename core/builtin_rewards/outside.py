@@ -46,8 +46,8 @@ class Http(Builtin):
     """What an endpoint of yours answers: a batch of rollouts is posted as JSON, `{"scores": [...]}` comes back.
 
     A score is a number, null (no answer), or an object with `score` and numbers that become metrics. With a secret,
-    requests are signed in the Standard Webhooks form. Timeouts, connection failures, redirects and statuses other
-    than 2xx are infrastructure errors, never a 0. Addresses that are not public are refused unless the operator allows
+    requests are signed in the Standard Webhooks form. Timeouts, connection failures and statuses 408, 425, 429
+    and 5xx are infrastructure errors; redirects and all other statuses are user errors. Neither is ever a 0. Addresses that are not public are refused unless the operator allows
     them. `docs/builtin-rewards.md` shows the request.
     """
 
@@ -131,7 +131,22 @@ def is_public(address: str) -> bool:
         mapped = ipaddress.IPv4Address(parsed.packed[-4:])
     if mapped is not None:
         return is_public(str(mapped))
+    if any(parsed.version == network.version and parsed in network for network in _NOT_PUBLIC):
+        return False
     return parsed.is_global and not parsed.is_multicast
 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "168.63.129.16/32",  # Azure's host, with the metadata and keys of its machines
+            "fec0::/10",  # site-local, of old (RFC 3879)
+            "64:ff9b:1::/48",  # NAT64 of a network's own (RFC 8215)
+            "::/96",  # IPv4-compatible, of old (RFC 4291)
+            "::ffff:0:0:0/96",  # IPv4-translated (RFC 2765)
+        ),
+    )
+)
+"""What `is_global` calls global although it leads into a host, a network or a cloud."""

@@ -34,8 +34,6 @@ def add(
 
     False when this attempt's checkpoint of the step is there already: a commit whose answer was lost is repeated.
     """
-    if is_best:
-        mark_best(session, lease, step=None)
     statement = insert(Checkpoint).values(
         id=new_checkpoint_id(),
         job_id=lease.job_id,
@@ -45,9 +43,11 @@ def add(
         manifest_sha256=manifest_sha256,
         files=[dict(file) for file in files],
         metrics=dict(metrics),
-        is_best=is_best,
+        is_best=False,
     )
     added = session.scalar(statement.on_conflict_do_nothing().returning(Checkpoint.id)) is not None
+    if is_best:
+        mark_best(session, lease, step=step)
     _note_durable(session, lease, step)
     return added
 

@@ -73,6 +73,10 @@ def recorded_metrics(session: Session, lease: Lease, step: int) -> dict[str, flo
     return session.scalar(query.where(StepMetrics.attempt < lease.attempt))
 
 
+def is_audited(session: Session, lease: Lease) -> bool:
+    return session.get_one(JobAttempt, (lease.job_id, lease.attempt), populate_existing=True).resume_audit is not None
+
+
 def set_audit(session: Session, lease: Lease, report: Mapping[str, Any]) -> None:
     """What came out when this attempt did recorded steps again."""
     session.execute(

@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
@@ -90,19 +88,6 @@ def test_a_living_writer_whose_draft_was_given_up_begins_again(folder_store: Fol
     folder_store.put_file("a/b", whole, sha256=digest)
 
     assert folder_store.get_bytes("a/b") == whole.read_bytes()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for one MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_is_named_and_what_was_begun_takes_no_room(small_disk: Path, tmp_path: Path) -> None:

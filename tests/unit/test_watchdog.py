@@ -5,6 +5,7 @@ import pytest
 from core.settings import Settings
 from core.status import StatusReason
 from worker.run_directory import Pulse
+from worker.training.phases import Phase, PhaseTimer
 from worker.watchdog import STARTING, Watchdog
 
 SETTINGS = Settings(_env_file=None, watchdog_first_s=100.0, watchdog_least_s=10.0, watchdog_factor=3.0)
@@ -63,3 +64,18 @@ def test_a_hang_says_where_how_long_and_what_was_usual(watchdog: Watchdog, clock
         "The trainer hung: after step 12, phase reward lasted 50 s; it took 2.0 s at most, and 10 s were allowed.\n"
         "File reward.py, line 3 in wait"
     )
+
+
+def test_what_the_process_did_before_its_run_teaches_no_deadline():
+    """The imports are part of loading, and take seconds; the model that is loaded next may take an hour."""
+    clock, told = Clock(), []
+    timer = PhaseTimer(clock)
+    with timer.phase(Phase.LOAD):
+        clock.now += 8
+    timer.tell(lambda phase, since, longest_s: told.append((phase, longest_s)))
+    with timer.phase(Phase.LOAD):
+        clock.now += 500
+    assert told == [(Phase.REST, None), (Phase.LOAD, None), (Phase.REST, 0.0)]
+    with timer.phase(Phase.LOAD):
+        pass
+    assert told[3] == (Phase.LOAD, 500.0)

@@ -111,6 +111,16 @@ def test_a_store_that_is_away_does_not_condemn_a_checkpoint(workshop: Workshop, 
     assert read_job(workshop.sessions, lease.job_id).durable_step == 2
 
 
+def test_a_repeated_commit_of_the_best_leaves_it_the_best(workshop: Workshop):
+    lease = claimed(workshop.sessions, workshop.queue())
+    folder = workshop.folder / "step-2"
+    best = save(folder, 2).model_copy(update={"is_best": True})
+    for _ in range(2):
+        checkpoints.commit(workshop.sessions, workshop.store, lease, folder, best)
+    with workshop.sessions() as session:
+        assert [row.is_best for row in committed.usable(session, lease.job_id)] == [True]
+
+
 def test_a_commit_may_be_repeated(workshop: Workshop):
     lease = claimed(workshop.sessions, workshop.queue())
     folder = workshop.folder / "step-2"

@@ -183,17 +183,16 @@ def test_too_many_preemptions_end_the_job(workshop: Workshop):
     assert job.error["code"] == "preempted_too_often"
 
 
-def test_missing_data_ends_the_job_with_a_clear_code(workshop: Workshop):
+def test_data_that_the_store_does_not_have_pauses_the_job(workshop: Workshop):
+    """Nobody can delete it over the API while the job is active: it is the store that lacks something."""
     workshop.script(HAPPY)
     spec = workshop.spec()
     job_id = queued_job(workshop.sessions, spec=spec)
     workshop.store.delete(keys.data_file(spec.training.file_id))
     workshop.supervise(job_id)
     job = read_job(workshop.sessions, job_id)
-    assert (job.status, job.status_reason) == (JobStatus.FAILED, StatusReason.DATA_UNUSABLE)
-    assert job.error is not None
-    assert job.error["code"] == "object_not_found"
-    assert job.error["fix"]
+    assert (job.status, job.status_reason) == (JobStatus.PAUSED, StatusReason.DATA_UNUSABLE)
+    assert "There is no object" in read_events(workshop.sessions, job_id)[-1].message
 
 
 def test_changed_data_is_never_trained_on(workshop: Workshop):
@@ -203,9 +202,18 @@ def test_changed_data_is_never_trained_on(workshop: Workshop):
     job_id = queued_job(workshop.sessions, spec=spec)
     workshop.supervise(job_id)
     job = read_job(workshop.sessions, job_id)
-    assert job.status is JobStatus.FAILED
-    assert job.error is not None
-    assert job.error["code"] == "digest_mismatch"
+    assert (job.status, job.step) == (JobStatus.PAUSED, 0)
+    assert "has SHA-256" in read_events(workshop.sessions, job_id)[-1].message
+
+
+def test_an_outage_of_the_store_costs_no_failure_of_the_job(workshop: Workshop):
+    outage = {"reason": "store_failed", "code": "store_unavailable", "message": "It is away.", "retryable": True}
+    workshop.script([["fail", outage]])
+    job_id = workshop.queue()
+    for attempt in (1, 2, 3, 4):
+        workshop.supervise(job_id)
+        job = read_job(workshop.sessions, job_id)
+        assert (job.status, job.attempt, job.failures) == (JobStatus.QUEUED, attempt, 0)
 
 
 def test_a_reward_that_is_not_the_one_of_the_spec_is_never_run(workshop: Workshop):
@@ -281,6 +289,12 @@ def test_the_trainers_environment_holds_no_secret_of_ours(workshop: Workshop, mo
     job_id = workshop.queue()
     workshop.supervise(job_id)
     variables = workshop.event(job_id, "environment")["variables"]
-    assert [name for name in variables if name.startswith(("PODIUM_", "AWS_", "PG", "WANDB_"))] == []
+    ours = [name for name in variables if name.startswith(("PODIUM_", "AWS_", "PG", "WANDB_"))]
+    assert sorted(ours) == [
+        "PODIUM_ALLOW_PRIVATE_REWARD_URLS",
+        "PODIUM_REWARD_MEMORY_BYTES",
+        "PODIUM_RUN_REWARD_CODE_WITHOUT_SANDBOX",
+    ]
+    assert "s3cret" not in "".join(variables.values())
     assert "s3cret" not in json.dumps(variables)
     assert variables["HF_HOME"] == "/models"

@@ -12,15 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
 
 from core.errors import InvalidReward, Problem, ServiceError
 from core.reward_source import RewardEntry, RewardForm, analyse, decode_source
 from worker.grading.arguments import as_json
 from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
-from worker.grading.logged import bounded
 from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
 from worker.grading.protocol import ProtocolError
+from worker.grading.received import read_grade
 
 __all__ = ["Grade", "GradeOutcome", "Grader", "GraderFailed", "Rollout", "combine"]
 
@@ -28,7 +27,13 @@ log = structlog.get_logger()
 
 ALARM_GRACE_S = 0.25
 """What a rollout's own alarm may come late before the process is killed instead."""
-_GRADES = TypeAdapter(list[Grade])
+
+
+_NOT_TRIED = Grade(
+    GradeOutcome.INFRASTRUCTURE_ERROR,
+    message="not tried: the time of its batch was used up by others",
+    timed_out=True,
+)
 
 
 class GraderFailed(ServiceError):
@@ -41,9 +46,10 @@ class GraderFailed(ServiceError):
 class Grader:
     """One reward in one grading process; a context manager, for one thread.
 
-    A batch that crashes the process or passes its deadline is tried once more as a whole, then one rollout at a time,
-    so that only the rollouts at fault get `infrastructure_error`. A call of `grade` therefore takes at most three
-    batch deadlines, beside restarts.
+    Every rollout may take `item_deadline_s`, so functions of a whole batch get that many times its size, and other
+    forms are asked about as many rollouts at once as `batch_deadline_s` has room for. What crashes the process is tried
+    once more as a whole, then, as what passes its deadline, one rollout at a time, so that only the rollouts at fault
+    get `infrastructure_error`. Once a call of `grade` has taken what all its rollouts may take, the rest is not tried.
     """
 
     def __init__(
@@ -108,23 +114,39 @@ class Grader:
 
     def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
         """One grade per rollout, in order. Never raises for what reward code does."""
-        if not rollouts:
-            return []
-        answer = self._try(rollouts, step, self._batch_deadline_s)
-        if isinstance(answer, Grade):  # once more
-            answer = self._try(rollouts, step, self._batch_deadline_s)
+        grades: list[Grade] = []
+        end_s = self._asked_s + self._deadline_of(len(rollouts))
+        size = max(1, self._rollouts_at_once(len(rollouts)))
+        for start in range(0, len(rollouts), size):
+            part = rollouts[start : start + size]
+            is_late = self._asked_s >= end_s
+            grades += [_NOT_TRIED] * len(part) if is_late else self._grade_part(part, step)
+        return grades
+
+    def _rollouts_at_once(self, count: int) -> int:
+        if self._entry is not None and self._entry.form is RewardForm.TRL:  # it may compare the rollouts of a batch
+            return count
+        return int(self._batch_deadline_s / self._item_deadline_s)
+
+    def _deadline_of(self, count: int) -> float:
+        return max(self._batch_deadline_s, count * self._item_deadline_s)
+
+    def _grade_part(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
+        deadline_s = self._deadline_of(len(rollouts))
+        answer = self._try(rollouts, step, deadline_s)
+        if isinstance(answer, Grade) and (len(rollouts) == 1 or not answer.timed_out):  # once more
+            answer = self._try(rollouts, step, deadline_s)
         if isinstance(answer, list):
             return answer
         return [answer] if len(rollouts) == 1 else self._grade_one_by_one(rollouts, step)
 
     def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
         grades: list[Grade] = []
-        end_s = self._asked_s + self._batch_deadline_s
+        end_s = self._asked_s + self._deadline_of(len(rollouts))
         for rollout in rollouts:
             remaining = end_s - self._asked_s
             if remaining <= 0:
-                message = "not tried: the time of its batch was used up by others"
-                grades.append(Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=message, timed_out=True))
+                grades.append(_NOT_TRIED)
                 continue
             answer = self._try([rollout], step, min(remaining, self._item_deadline_s + ALARM_GRACE_S))
             grades += answer if isinstance(answer, list) else [answer]
@@ -155,22 +177,21 @@ class Grader:
             "rollouts": [as_json(rollout, self._entry) for rollout in rollouts],
         }
         try:
-            answer = process.ask(request, deadline_s)
-            grades = _GRADES.validate_python(answer.get("grades"))
+            grades = process.ask(request, deadline_s, answers=len(rollouts)).get("grades")
+            if not isinstance(grades, list):
+                process.fail("sent what are not grades")
             if len(grades) != len(rollouts):
                 process.fail(f"sent {len(grades)} grades for {len(rollouts)} rollouts")
         except ProtocolError as error:  # a batch too large to send; its rollouts may go one by one
             raise ProcessBrokenError(str(error)) from error
-        except ValidationError:
-            self._stop()
-            raise ProcessBrokenError("the grading process sent what are not grades") from None
         except ProcessBrokenError as error:
             self._stop()
             log.warning("grading_process_broken", reason=str(error), rollouts=len(rollouts))
             raise
         finally:
             self._asked_s += time.monotonic() - started
-        return [bounded(grade) for grade in grades]
+        passed_s = time.monotonic() - started
+        return [read_grade(grade, passed_s) for grade in grades]
 
     def _running(self) -> GradingProcess:
         if self._process is None:

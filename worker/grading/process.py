@@ -81,15 +81,15 @@ class GradingProcess:
     def pid(self) -> int:
         return self._child.pid
 
-    def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], deadline_s: float, *, answers: int = 1) -> dict[str, Any]:
         """Send one request and wait for its answer, draining the output meanwhile; raises `ProcessBrokenError`.
 
-        A request that cannot be sent raises `protocol.ProtocolError`, and the process lives on.
+        `answers`: how many things are asked for; the answer may be that much longer. A request that cannot be sent raises `protocol.ProtocolError`, and the process lives on.
         """
         request_id = secrets.token_hex(16)  # not to be guessed: nothing can be answered before it was asked
         frame = protocol.encode({"id": request_id, **request})
         try:
-            answer = protocol.decode(self._exchange(frame, deadline_s))
+            answer = protocol.decode(self._exchange(frame, deadline_s, protocol.answer_cap(answers)))
         except protocol.ProtocolError as error:
             self.fail(f"sent what is not an answer: {error}")
         except ConnectionError:
@@ -117,8 +117,8 @@ class GradingProcess:
             self._output_fd = -1
         self._socket.close()
 
-    def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
-        """Send `frame` and receive one frame's body; raises ConnectionError when the process ends."""
+    def _exchange(self, frame: bytes, deadline_s: float, cap_bytes: int) -> bytes:
+        """Send `frame` and receive one frame's body of at most `cap_bytes`; raises ConnectionError when the process ends."""
         deadline = time.monotonic() + deadline_s
         outgoing, incoming = memoryview(frame), bytearray()
         with selectors.DefaultSelector() as selector:
@@ -134,11 +134,11 @@ class GradingProcess:
                         outgoing = outgoing[self._socket.send(outgoing[:_CHUNK_BYTES]) :]
                         if not outgoing:
                             selector.modify(self._socket, selectors.EVENT_READ)
-                    if events & selectors.EVENT_READ and (body := self._receive(incoming)) is not None:
+                    if events & selectors.EVENT_READ and (body := self._receive(incoming, cap_bytes)) is not None:
                         return body
         return self.fail(f"gave no answer within {deadline_s:g} s")
 
-    def _receive(self, incoming: bytearray) -> bytes | None:
+    def _receive(self, incoming: bytearray, cap_bytes: int) -> bytes | None:
         """Add what has arrived to `incoming`; the body, once the frame is whole."""
         data = self._socket.recv(_CHUNK_BYTES)
         if not data:
@@ -147,7 +147,7 @@ class GradingProcess:
         header = protocol.HEADER.size
         if len(incoming) < header:
             return None
-        size = protocol.body_size(bytes(incoming[:header]))
+        size = protocol.body_size(bytes(incoming[:header]), cap_bytes)
         if len(incoming) > header + size:
             raise protocol.ProtocolError("more than one frame")
         return bytes(incoming[header:]) if len(incoming) == header + size else None
@@ -175,4 +175,11 @@ def _start(connection: int, output: int, working_folder: Path, sandboxed: bool |
 def _describe_end(status: int) -> str:
     if status >= 0:
         return f"exited with code {status}"
-    return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by {_name_of_signal(-status)}"
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none, nor has what an exit code above 128 is taken for
+        return f"signal {number}"

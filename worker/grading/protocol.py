@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Never
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+_ANSWER_BYTES, _BYTES_PER_GRADE = 64 * 1024, 256 * 1024
+"""A grade's texts are bounded where it is made: with a whole traceback and all columns it is shorter than this."""
 HEADER = struct.Struct(">I")
 
 
@@ -48,12 +50,17 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
     return decode(body)
 
 
-def body_size(header: bytes) -> int:
+def body_size(header: bytes, cap_bytes: int = MAX_FRAME_BYTES) -> int:
     """The size that a header announces; raises `ProtocolError` when it is over the cap."""
     size: int = HEADER.unpack(header)[0]
-    if size > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {size} bytes is over the cap of {MAX_FRAME_BYTES}")
+    if size > cap_bytes:
+        raise ProtocolError(f"a frame of {size} bytes is over the cap of {cap_bytes}")
     return size
+
+
+def answer_cap(count: int) -> int:
+    """How long the body of an answer with `count` grades may be."""
+    return min(MAX_FRAME_BYTES, _ANSWER_BYTES + _BYTES_PER_GRADE * count)
 
 
 def _refuse_constant(name: str) -> Never:

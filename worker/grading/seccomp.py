@@ -11,6 +11,7 @@ locks). Calls newer than the table do not exist for reward code, nor do those of
 
 import errno
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,11 +71,12 @@ class _Architecture:
     clone: int
     fcntl: int
     ioctl: int
+    socketpair: int
 
 
 _ARCHITECTURES = {
-    "x86_64": _Architecture(0xC000003E, 0, clone=56, fcntl=72, ioctl=16),
-    "aarch64": _Architecture(0xC00000B7, 1, clone=220, fcntl=25, ioctl=29),
+    "x86_64": _Architecture(0xC000003E, 0, clone=56, fcntl=72, ioctl=16, socketpair=53),
+    "aarch64": _Architecture(0xC00000B7, 1, clone=220, fcntl=25, ioctl=29, socketpair=199),
 }
 
 
@@ -103,6 +105,7 @@ def _instructions(architecture: _Architecture) -> Iterator[_Instruction]:
     yield from _inspect(architecture.clone, 0, _ANY_BIT, (_CLONE_NAMESPACES,))
     yield from _inspect(architecture.fcntl, 1, _EQUAL, _LOCKS)
     yield from _inspect(architecture.ioctl, 1, _EQUAL, _TERMINAL_INPUT)
+    yield from _allow_only(architecture.socketpair, 0, socket.AF_UNIX)
     yield _RETURN, 0, 0, _ALLOW
 
 
@@ -126,4 +129,13 @@ def _inspect(call: int, argument: int, test: int, values: tuple[int, ...]) -> It
     yield _EQUAL, 0, len(rules) + 2, call
     yield _LOAD, 0, 0, _ARGUMENTS + 8 * argument
     yield from rules
+    yield _RETURN, 0, 0, _ALLOW
+
+
+def _allow_only(call: int, argument: int, value: int) -> Iterator[_Instruction]:
+    """Of one call: an error unless the lower half of an argument is `value`."""
+    yield _EQUAL, 0, 4, call
+    yield _LOAD, 0, 0, _ARGUMENTS + 8 * argument
+    yield _EQUAL, 1, 0, value
+    yield _RETURN, 0, 0, _ERROR | errno.EPERM
     yield _RETURN, 0, 0, _ALLOW

@@ -78,6 +78,7 @@ class StepEnd(TrainerCallback):
             if is_best:
                 republish_checkpoint(self._run, step, self._progress)
                 self._announce_checkpoint(step, metrics, is_best=True)
+            self._stop.check()
         self._phases.lap()
         self._save_clock.begin()
         self._pace.begin_step()
@@ -118,7 +119,8 @@ class StepEnd(TrainerCallback):
         if is_best or self._checkpoint_is_due(step):
             self._save(step, metrics, is_best=is_best)
         control.should_training_stop |= self._stop.wanted
-        self._pace.begin_step()
+        if step < self._spec.max_steps:
+            self._pace.begin_step()
 
     def _report(self, step: int, logs: Mapping[str, Any]) -> dict[str, float | None]:
         lap = {f"phase/{phase}_s": seconds for phase, seconds in self._phases.lap().items() if phase != Phase.LOAD}

@@ -25,16 +25,21 @@ STATE_FILE = "trainer_state.json"
 
 
 def save_checkpoint(trainer: PodiumTrainer, run: RunDirectory, progress: Progress) -> None:
+    """Raises what the disk says when it is full; the half-written draft is gone by then, and its room free again."""
     step = trainer.state.global_step
     draft = _new_draft(run, step)
-    save_policy(trainer.model, draft)
-    trainer._save_optimizer_and_scheduler(str(draft))
-    trainer._save_scaler(str(draft))
-    trainer._save_rng_state(str(draft))
-    trainer.state.save_to_json(str(draft / STATE_FILE))
-    trainer.save_buffer(draft)
-    failpoint("save.draft_written")
-    _publish(draft, run.checkpoint(step), progress)
+    try:
+        save_policy(trainer.model, draft)
+        trainer._save_optimizer_and_scheduler(str(draft))
+        trainer._save_scaler(str(draft))
+        trainer._save_rng_state(str(draft))
+        trainer.state.save_to_json(str(draft / STATE_FILE))
+        trainer.save_buffer(draft)
+        failpoint("save.draft_written")
+        _publish(draft, run.checkpoint(step), progress)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def republish_checkpoint(run: RunDirectory, step: int, progress: Progress) -> None:

@@ -59,7 +59,9 @@ class GraderFailed(RunFailed):
 
     reason = StatusReason.GRADER_FAILED
     code = "grader_failed"
-    default_fix = "Try the reward on one sample with POST /v1/fine_tuning/alpha/graders/run, then upload a new version."
+    default_fix = (
+        "Upload a corrected version of the reward, then preview the new job: POST /v1/fine_tuning/jobs?dry_run=true."
+    )
 
 
 class GradersDown(GraderFailed):

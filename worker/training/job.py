@@ -4,7 +4,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -65,7 +65,8 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
     except Stopped:
         return Outcome(kind="stopped", step=progress.step)
     except Exception as error:  # noqa: BLE001 - the border of the process: every end of a run has a name
-        traceback.print_exc()
+        with suppress(OSError):  # the log's disk may be full
+            traceback.print_exc()
         return Outcome(kind="failed", step=progress.step, failure=named_failure(error).detail)
     return Outcome(kind="finished", step=progress.step, summary=summary)
 
@@ -90,7 +91,8 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
     stop.worth_finishing = True
     _start_stage(run, Stage.EXPORTING)
     trainer = bench.trainer
-    export_result(trainer.model, trainer.processing_class, spec, run.adapter, final_step=progress.step)
+    with phases.phase(Phase.EXPORT):
+        export_result(trainer.model, trainer.processing_class, spec, run.adapter, final_step=progress.step)
     return _summarise(plan, bench, progress, phases)
 
 

@@ -23,6 +23,7 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     EVALUATION = "evaluation"
+    EXPORT = "export"
     CHECKPOINT = "checkpoint"
     REST = "rest"
 
@@ -49,7 +50,11 @@ class PhaseTimer:
         self._on_change: Callable[[Phase, float, float | None], None] = lambda *_: None
 
     def tell(self, on_change: Callable[[Phase, float, float | None], None]) -> None:
-        """Call `on_change(phase, since, longest_s)` now and whenever another phase begins or the same one beats."""
+        """Call `on_change(phase, since, longest_s)` now and whenever another phase begins or the same one beats.
+
+        What was longest so far is forgotten: the imports of a process say nothing about the loading of its model.
+        """
+        self._longest.clear()
         self._on_change = on_change
         self._announce()
 

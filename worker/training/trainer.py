@@ -159,7 +159,8 @@ class PodiumTrainer(GRPOTrainer):
         torch.save({"step": self._step, "buffer": buffer}, folder / BUFFER_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with self._phases.phase(Phase.LOAD):
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             saved = torch.load(Path(checkpoint) / BUFFER_FILE, map_location=self.args.device, weights_only=True)
             self._step, self._buffered_inputs = saved["step"], saved["buffer"]
@@ -167,6 +168,7 @@ class PodiumTrainer(GRPOTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """PEFT loads adapters in fp32, where TRL trains QLoRA's in bf16: put the types back before AdamW sees them."""
         types = {name: parameter.dtype for name, parameter in self.model.named_parameters()}
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        with self._phases.phase(Phase.LOAD):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
         for name, parameter in self.model.named_parameters():
             parameter.data = parameter.data.to(types[name])

@@ -3,13 +3,15 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.status import Stage
 from tests.polling import wait_until
-from tests.worker.training.runs import Ended, Trainers
+from tests.servers.small_disk import ROOM_BYTES
+from tests.worker.training.runs import Ended, Trainers, failed_with
 from worker.audit import tells_time
 from worker.run_directory import (
     STOPPED_EXIT_CODE,
@@ -114,6 +116,17 @@ def test_told_to_go_with_too_little_time_for_the_step_it_leaves_at_once(trainers
     assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
     assert stopped.entries(CheckpointSaved) == []
     assert [entry.code for entry in stopped.entries(Notice)] == ["left_without_saving"]
+
+
+def test_a_disk_that_fills_during_a_save_is_named_and_the_half_written_draft_is_gone(
+    trainers: Trainers, small_disk: Path
+) -> None:
+    run = trainers.lay_out("full-disk", **{**LONG, "checkpoints": {"every_steps": 2}})
+    (run.path / "checkpoints").rmdir()
+    (run.path / "checkpoints").symlink_to(small_disk)
+    (small_disk / "ballast").write_bytes(bytes(ROOM_BYTES - 16_384))
+    failed_with(trainers.finish(run, trainers.start(run)), "disk_full")
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
 def test_told_to_pause_it_takes_the_time_to_save(trainers: Trainers) -> None:

@@ -39,16 +39,27 @@ _NUMBER = regex_engine.compile(
     """,
     regex_engine.VERBOSE,
 )
-_EXPLICIT = r"\\boxed\{{\s*\(?(?P<label>{labels})\)?\s*\}}|answer\s*(?:is|:)\s*\**\s*\(?(?P<label>{labels})\)?(?!\w)"
+_EXPLICIT = r"""
+    \\boxed\{{ \s*\(? (?P<label>(?i:{labels})) \)?\s* \}}
+  | (?i:answer\s*(?:is|:)) \s*\**\s*\(?
+    (?: (?P<label>{labels}) \)?(?!\w) | (?P<label>(?i:{labels})) (?=[)*]*\s*(?:[.,;:!?](?!\w)|\n|$)) )
+"""
+"""Written otherwise than the label is, it must end the phrase: "the answer is a hard one to find" is no A."""
 
 
 def exact_match(parameters: ExactMatch) -> Scorer:
     canonical = partial(_canonical, parameters=parameters)
+    literal = partial(_canonical, parameters=parameters.model_copy(update={"normalize": False}))
+
+    def is_it(text: str, one: str) -> bool:
+        """A reference that is only punctuation or an article would be equal to every text without words."""
+        wanted = canonical(one)
+        return canonical(text) == wanted if wanted else literal(text) == literal(one)
 
     def score(rollout: Rollout) -> Score:
         wanted = reference_texts(rollout, parameters.column)
         text = read_after(rollout.completion, parameters.after)
-        return passed(canonical(text) in map(canonical, wanted)) if wanted else NO_ANSWER
+        return passed(any(is_it(text, one) for one in wanted)) if wanted else NO_ANSWER
 
     return score
 
@@ -107,6 +118,8 @@ def contains(parameters: Contains) -> Scorer:
             wanted = reference_texts(rollout, parameters.column)
         if not wanted:
             return NO_ANSWER
+        if not all(map(str.strip, wanted)):
+            raise UnfitDataError(f"the column `{parameters.column}` holds an empty text, which everything contains")
         text = fold(read_after(rollout.completion, parameters.after))
         return passed(enough(fold(one) in text for one in wanted))
 
@@ -114,8 +127,9 @@ def contains(parameters: Contains) -> Scorer:
 
 
 def multiple_choice(parameters: MultipleChoice) -> Scorer:
-    labels = "|".join(regex_engine.escape(label) for label in sorted(parameters.choices, key=len, reverse=True))
-    explicit = regex_engine.compile(_EXPLICIT.format(labels=labels), regex_engine.IGNORECASE)
+    by_length = sorted(parameters.choices, key=len, reverse=True)
+    labels = "|".join(regex_engine.escape(label, literal_spaces=False) for label in by_length)
+    explicit = regex_engine.compile(_EXPLICIT.format(labels=labels), regex_engine.VERBOSE)
     alone = regex_engine.compile(rf"[\s*(\[]*(?P<label>{labels})[\s*)\].:]*")
     first = regex_engine.compile(rf"[\s*(\[]*(?P<label>{labels})[*]*[)\].:](?!\w)")
     by_fold = {label.casefold(): label for label in parameters.choices}
@@ -123,7 +137,8 @@ def multiple_choice(parameters: MultipleChoice) -> Scorer:
     def choose(text: str) -> str | None:
         lines = text.strip().splitlines()
         if found := list(explicit.finditer(text)):
-            return by_fold[found[-1]["label"].casefold()]
+            label = str(found[-1]["label"])
+            return label if label in parameters.choices else by_fold[label.casefold()]
         if lines and (match := alone.fullmatch(lines[-1]) or first.match(lines[0])):
             return str(match["label"])
         return None

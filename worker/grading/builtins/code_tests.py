@@ -1,7 +1,6 @@
 """The `code_tests` reward: the completion's code against the row's tests, a sandbox for each. Runs outside of one."""
 
 import os
-import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,31 +16,37 @@ from core.errors import ServiceError
 from core.reward_source import RewardEntry, RewardForm
 from core.templates import strict_json
 from worker.grading.builtins import code_harness
-from worker.grading.builtins.outcomes import UnfitDataError, read_after, reference
+from worker.grading.builtins.outcomes import UnfitDataError, last_fence, read_after, reference
 from worker.grading.grades import Grade, GradeOutcome, Rollout
 from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
 from worker.grading.protocol import ProtocolError
 
 MAX_TESTS = 100
+MAX_TEST_CHARS = 1024**2
+"""Of asserts, or of an input: a sandbox with the least memory still holds that."""
+BATCH_DEADLINE_S = 600.0
 START_DEADLINE_S = 30.0
 GRACE_S = 0.5
 """What a test's own alarm may come late before its sandbox is ended instead."""
 
-_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```[^\S\n]*$", re.DOTALL | re.MULTILINE)
 _ENTRY = RewardEntry(
     name="run_test",
     form=RewardForm.PER_SAMPLE,
     provided=("completion",),
-    columns=("stdin", "asserts", "memory_bytes"),
+    columns=(),
     optional_columns=(),
     takes_any=False,
     is_async=False,
 )
-_LOAD = {"kind": "load", "source": Path(code_harness.__file__).read_text("utf-8"), "entry": asdict(_ENTRY)}
+_HARNESS = Path(code_harness.__file__).read_text("utf-8")
 
 
 class SandboxFailedError(Exception):
-    """A sandbox could not be started: nothing is known about the code."""
+    """A sandbox could not be started or prepared: nothing is known about the code."""
+
+
+class OutOfTimeError(Exception):
+    """The time of the batch is over: nothing is known about the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +59,17 @@ class CodeTest:
 
 
 class CodeTestsGrader:
-    """A context manager like `worker.grading.client.Grader`, for one thread; it runs as many tests at once as there
-    are CPUs."""
+    """A context manager like `worker.grading.client.Grader`, for one thread; it runs as many tests at once as it
+    may use CPUs."""
 
-    def __init__(self, parameters: CodeTests, *, sandboxed: bool | None = None) -> None:
-        """`sandboxed` as for `GradingProcess`."""
+    def __init__(
+        self, parameters: CodeTests, *, sandboxed: bool | None = None, batch_deadline_s: float = BATCH_DEADLINE_S
+    ) -> None:
+        """`sandboxed` as for `GradingProcess`. No test begins after `batch_deadline_s`."""
         self._parameters = parameters
         self._sandboxed = sandboxed
-        self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="code-tests")
+        self._batch_deadline_s = batch_deadline_s
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="code-tests")
         self.output = OutputTail()
         """Always empty: what tests print is compared, not kept."""
 
@@ -78,32 +86,38 @@ class CodeTestsGrader:
 
     def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
         """One grade per rollout, in order; never raises for what code does."""
-        return list(self._pool.map(self._grade, rollouts))
+        deadline = time.monotonic() + self._batch_deadline_s
+        return list(self._pool.map(partial(self._grade, deadline), rollouts))
 
-    def _grade(self, rollout: Rollout) -> Grade:
+    def _grade(self, deadline: float, rollout: Rollout) -> Grade:
         started = time.monotonic()
-        grade = self._run_all(rollout)
+        grade = self._run_all(rollout, deadline)
         return replace(grade, latency_s=time.monotonic() - started)
 
-    def _run_all(self, rollout: Rollout) -> Grade:
+    def _run_all(self, rollout: Rollout, deadline: float) -> Grade:
         try:
             tests = read_tests(reference(rollout, self._parameters.column), self._parameters.column)
             if not tests:
                 return Grade(GradeOutcome.NO_ANSWER)
-            share = self._share_passed(code_of(rollout.completion, self._parameters.after), tests)
+            share = self._share_passed(code_of(rollout.completion, self._parameters.after), tests, deadline)
         except UnfitDataError as error:
             return Grade(GradeOutcome.USER_ERROR, message=str(error))
         except SandboxFailedError as error:
             return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=str(error))
+        except OutOfTimeError:
+            message = f"not tried: the {self._batch_deadline_s:g} s of its batch are over"
+            return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=message, timed_out=True)
         return Grade(GradeOutcome.SCORED, share, {"code_tests/passed": share})
 
-    def _share_passed(self, code: str, tests: Sequence[CodeTest]) -> float:
+    def _share_passed(self, code: str, tests: Sequence[CodeTest], deadline: float) -> float:
         """1 or 0 where all must pass: then the first failure is the last test that is run."""
         if self._parameters.require == "all":
-            return float(all(self._passes(code, test) for test in tests))
-        return sum(self._passes(code, test) for test in tests) / len(tests)
+            return float(all(self._passes(code, test, deadline) for test in tests))
+        return sum(self._passes(code, test, deadline) for test in tests) / len(tests)
 
-    def _passes(self, code: str, test: CodeTest) -> bool:
+    def _passes(self, code: str, test: CodeTest, deadline: float) -> bool:
+        if time.monotonic() >= deadline:
+            raise OutOfTimeError
         with tempfile.TemporaryDirectory(prefix="podium-test-", ignore_cleanup_errors=True) as folder:
             try:
                 process = GradingProcess(Path(folder), OutputTail(), sandboxed=self._sandboxed)
@@ -115,21 +129,33 @@ class CodeTestsGrader:
                 process.close()
 
     def _ask(self, process: GradingProcess, code: str, test: CodeTest) -> bool:
+        self._prepare(process, test)
         try:
-            process.ask(_LOAD, START_DEADLINE_S)
-        except ProcessBrokenError as error:
-            raise SandboxFailedError(str(error)) from error
-        timeout_s = self._parameters.timeout_s
-        try:
-            answer = process.ask(self._request(code, test), timeout_s + GRACE_S)
-        except (ProcessBrokenError, ProtocolError):  # the code crashed, hung, or took the process down
+            answer = process.ask(self._request(code), self._parameters.timeout_s + GRACE_S)
+        except ProcessBrokenError:  # the code crashed, hung, or took the process down
             return False
+        except ProtocolError as error:
+            raise SandboxFailedError(f"the code cannot be sent to its sandbox: {error}") from error
         return _is_passed(answer, test)
 
-    def _request(self, code: str, test: CodeTest) -> dict[str, Any]:
+    def _prepare(self, process: GradingProcess, test: CodeTest) -> None:
+        """Before any code of the completion runs, so the answer can be trusted."""
         memory_bytes = self._parameters.memory_mb * 1024**2
-        columns = {"stdin": test.stdin, "asserts": test.asserts, "memory_bytes": memory_bytes}
-        rollout = Rollout("", code, [], columns)
+        call = f"prepare({memory_bytes}, {ascii(test.stdin)}, {ascii(test.asserts)})"
+        load = {"kind": "load", "source": f"{_HARNESS}\n{call}\n", "entry": asdict(_ENTRY)}
+        try:
+            answer = process.ask(load, START_DEADLINE_S)
+        except (ProcessBrokenError, ProtocolError) as error:
+            raise SandboxFailedError(str(error)) from error
+        if "loaded" in answer:
+            return
+        message = str(answer.get("message"))
+        if message.startswith(f"{code_harness.UnfitTestsError.__name__}: "):
+            raise UnfitDataError(f"the column `{self._parameters.column}` has asserts that are not Python: {message}")
+        raise SandboxFailedError(f"the sandbox of a test cannot be prepared: {message}")
+
+    def _request(self, code: str) -> dict[str, Any]:
+        rollout = Rollout("", code, [], {})
         return {
             "kind": "grade",
             "step": 0,
@@ -141,8 +167,8 @@ class CodeTestsGrader:
 def code_of(completion: str, after: str | None) -> str:
     """The last Markdown fence, or the whole text without one."""
     text = read_after(completion, after)
-    fences = _FENCE.findall(text)
-    return str(fences[-1]) if fences else text
+    fence = last_fence(text)
+    return text if fence is None else fence
 
 
 def read_tests(value: Any, column: str) -> list[CodeTest]:
@@ -165,6 +191,8 @@ def read_tests(value: Any, column: str) -> list[CodeTest]:
             raise refuse("holds neither asserts nor inputs with outputs")
     if len(tests) > MAX_TESTS:
         raise refuse(f"holds {len(tests)} tests; a row may have {MAX_TESTS}")
+    if any(len(test.asserts or test.stdin) > MAX_TEST_CHARS for test in tests):
+        raise refuse(f"has a test of more than {MAX_TEST_CHARS:,} characters")
     return tests
 
 

@@ -183,7 +183,7 @@ class HttpGrader:
         for host, _ in addresses:
             if not (self._allow_private or is_public(host)):
                 raise EndpointRefusedError(
-                    f"`{self._target.host}` is {host}, which is not a public address"
+                    f"`{self._target.host}` has an address which is not a public address"
                     " (the operator may allow it: PODIUM_ALLOW_PRIVATE_REWARD_URLS=true)"
                 )
         return addresses

@@ -32,6 +32,20 @@ def read_after(completion: str, marker: str | None) -> str:
     return completion if marker is None else completion.rpartition(marker)[2] if marker in completion else ""
 
 
+def last_fence(text: str) -> str | None:
+    """What stands in the last closed Markdown fence of backticks, in time linear in the text (no pattern is)."""
+    fence: str | None = None
+    lines: list[str] | None = None
+    for line in text.split("\n"):
+        if lines is None:
+            lines = [] if line.startswith("```") and "`" not in line[3:] else None
+        elif line.startswith("```") and not line[3:].strip():
+            fence, lines = "".join(lines), None
+        else:
+            lines.append(f"{line}\n")
+    return fence
+
+
 def reference(rollout: Rollout, column: str) -> Any:
     """The value of the row's column; None where it is null. Raises `UnfitDataError` where the row lacks it."""
     try:

@@ -31,7 +31,13 @@ def string_check(parameters: StringCheck) -> Scorer:
         "ilike": lambda text, wanted: wanted.casefold() in text.casefold(),
     }
     check = operations[parameters.operation]
-    return _comparison(parameters.templates, lambda text, wanted: passed(check(text, wanted)))
+
+    def compare(text: str, wanted: str) -> Score:
+        if parameters.operation in {"like", "ilike"} and not wanted.strip():
+            raise UnfitDataError("the reference is empty, and everything contains that")
+        return passed(check(text, wanted))
+
+    return _comparison(parameters.templates, compare)
 
 
 def text_similarity(parameters: TextSimilarity) -> Scorer:

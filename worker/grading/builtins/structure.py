@@ -7,10 +7,18 @@ from typing import Any
 
 from core.builtin_rewards.structure import MAX_JSON_FIELDS, FormatTags, JsonBuiltin, JsonFields, JsonValid
 from core.templates import strict_json
-from worker.grading.builtins.outcomes import NO_ANSWER, Score, Scorer, UnfitDataError, passed, read_after, reference
+from worker.grading.builtins.outcomes import (
+    NO_ANSWER,
+    Score,
+    Scorer,
+    UnfitDataError,
+    last_fence,
+    passed,
+    read_after,
+    reference,
+)
 from worker.grading.grades import Rollout
 
-_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```[^\S\n]*$", re.DOTALL | re.MULTILINE)
 _KINDS: Mapping[str, tuple[type, ...]] = {"any": (object,), "object": (dict,), "array": (list,)}
 
 
@@ -78,8 +86,8 @@ def format_tags(parameters: FormatTags) -> Scorer:
 def read_json(completion: str, parameters: JsonBuiltin) -> Any:
     """The JSON value that the completion is; raises `NotJsonError`."""
     text = read_after(completion, parameters.after)
-    if parameters.allow_fence and (fences := _FENCE.findall(text)):
-        text = fences[-1]
+    if parameters.allow_fence and (fence := last_fence(text)) is not None:
+        text = fence
     try:
         return strict_json(text)
     except (ValueError, RecursionError):
