@@ -31,7 +31,7 @@ from core.logging import configure_logging
 from core.settings import Settings, get_settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore, StoreFull, StoreUnavailable
-from worker import inputs, preemption, stop_signals
+from worker import inputs, leftovers, preemption, stop_signals
 from worker.endings import Ending, EndingKind, Wished, name_ending, record
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
@@ -151,6 +151,7 @@ class Attempt:
 
     def _work(self) -> Ending:
         try:
+            leftovers.sweep(self._settings.runs_dir)
             self._patiently(self._prepare)
             return self._train()
         except ServiceError as error:
@@ -164,6 +165,7 @@ class Attempt:
 
     def _prepare(self) -> None:
         inputs.prepare(self._sessions, self._store, self._lease, self._settings, self._run)
+        leftovers.hold(self._run.path)
         self._prepared = True
 
     def _train(self) -> Ending:

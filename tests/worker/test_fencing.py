@@ -107,7 +107,7 @@ def test_sigterm_does_not_wait_for_a_trainer_that_cannot_stop(workshop: Workshop
     assert supervisor.wait(60) == 0
     job = read_job(workshop.sessions, job_id)
     assert (job.status, job.status_reason, job.durable_step) == (JobStatus.QUEUED, StatusReason.PREEMPTED, None)
-    assert "no step was safe yet" in read_events(workshop.sessions, job_id)[-1].message
+    assert "No checkpoint had been made" in read_events(workshop.sessions, job_id)[-1].message
 
 
 def test_sigterm_during_a_long_download_gives_the_job_back_without_waiting_for_it(workshop: Workshop):

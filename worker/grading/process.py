@@ -84,7 +84,8 @@ class GradingProcess:
     def ask(self, request: Mapping[str, Any], deadline_s: float, *, answers: int = 1) -> dict[str, Any]:
         """Send one request and wait for its answer, draining the output meanwhile; raises `ProcessBrokenError`.
 
-        `answers`: how many things are asked for; the answer may be that much longer. A request that cannot be sent raises `protocol.ProtocolError`, and the process lives on.
+        `answers`: how many grades are asked for; the answer may be that much longer. A request that cannot be sent
+        raises `protocol.ProtocolError`, and the process lives on.
         """
         request_id = secrets.token_hex(16)  # not to be guessed: nothing can be answered before it was asked
         frame = protocol.encode({"id": request_id, **request})
@@ -118,7 +119,7 @@ class GradingProcess:
         self._socket.close()
 
     def _exchange(self, frame: bytes, deadline_s: float, cap_bytes: int) -> bytes:
-        """Send `frame` and receive one frame's body of at most `cap_bytes`; raises ConnectionError when the process ends."""
+        """Send `frame` and receive the body of one; raises ConnectionError when the process ends."""
         deadline = time.monotonic() + deadline_s
         outgoing, incoming = memoryview(frame), bytearray()
         with selectors.DefaultSelector() as selector:

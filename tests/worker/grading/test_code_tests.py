@@ -7,9 +7,11 @@ import pytest
 
 from core.builtin_rewards.catalogue import parse_builtin
 from core.builtin_rewards.outside import CodeTests
+from worker.grading.builtins import code_tests
 from worker.grading.builtins.code_tests import CodeTestsGrader, code_of, read_tests
 from worker.grading.builtins.outcomes import UnfitDataError
 from worker.grading.grades import Grade, GradeOutcome, Rollout
+from worker.grading.protocol import MAX_FRAME_BYTES
 
 DOUBLE = [{"input": "3\n", "output": "6"}, {"input": "5", "output": "10  \n\n"}]
 
@@ -62,6 +64,44 @@ def test_code_that_never_ends_has_not_passed() -> None:
         assert grade(running, "while True: pass", "assert True").value == 0.0
 
 
+def test_memory_beyond_the_operators_costs_no_code_its_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_REWARD_MEMORY_BYTES", str(384 * 1024**2))
+    with grader(memory_mb=1024) as running:
+        assert grade(running, "x = 1", "assert x == 1").value == 1.0
+        assert grade(running, "x = bytearray(512 * 1024**2)", "assert True").value == 0.0
+
+
+def test_what_fails_before_the_code_runs_is_not_the_codes_fault(
+    by_share: CodeTestsGrader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_tests, "_HARNESS", "def prepare(*given): raise OSError('no room')\nrun_test = prepare")
+    result = grade(by_share, "x = 1", "assert x == 1")
+    assert result.outcome is GradeOutcome.INFRASTRUCTURE_ERROR
+    assert "OSError: no room" in str(result.message)
+
+
+@pytest.mark.parametrize("asserts", ["assert f(1 == 2", "assert '\0'", "x = " + "-" * 100_000 + "1"])
+def test_asserts_that_are_not_python_are_the_datas_fault(by_share: CodeTestsGrader, asserts: str) -> None:
+    result = grade(by_share, "def f(x): return x", asserts)
+    assert result.outcome is GradeOutcome.USER_ERROR, result
+    assert "has asserts that are not Python" in str(result.message)
+
+
+def test_code_too_large_to_send_is_not_graded(by_share: CodeTestsGrader) -> None:
+    result = grade(by_share, "#" * MAX_FRAME_BYTES, "assert True")
+    assert result.outcome is GradeOutcome.INFRASTRUCTURE_ERROR
+    assert "over the cap" in str(result.message)
+
+
+def test_batch_is_given_up_after_its_deadline() -> None:
+    checked = parse_builtin({"builtin": "code_tests", "column": "tests", "timeout_s": 0.2})
+    assert isinstance(checked, CodeTests)
+    with CodeTestsGrader(checked, batch_deadline_s=0.1) as running:
+        result = grade(running, "while True: pass", ["assert True"] * 3)
+    assert (result.outcome, result.timed_out) == (GradeOutcome.INFRASTRUCTURE_ERROR, True)
+    assert str(result.message).startswith("not tried")
+
+
 def test_one_test_leaves_nothing_to_the_next(by_share: CodeTestsGrader) -> None:
     code = "import pathlib\nmark = pathlib.Path('/tmp/mark')\nseen = mark.exists()\nmark.touch()"
     assert grade(by_share, code, ["assert not seen", "assert not seen"]).value == 1.0
@@ -112,6 +152,7 @@ def test_every_way_to_write_tests_is_read(value: Any, count: int) -> None:
         ([{"input": 1, "output": "1"}], "is not text"),
         ([1], "neither asserts nor an object"),
         (["assert f(1)"] * 101, "holds 101 tests"),
+        ("#" * 2**21, "has a test of more than"),
     ],
 )
 def test_tests_that_cannot_be_run_are_refused_by_what_is_wrong(value: Any, message: str) -> None:

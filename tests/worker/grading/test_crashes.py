@@ -31,6 +31,7 @@ def is_running(pid: int) -> bool:
 CRASHES = {
     "exit": ("os._exit(0)", "exited with code 0"),
     "exit code": ("os._exit(3)", "exited with code 3"),
+    "exit like a signal": ("os._exit(170)", "was killed by signal 42"),
     "segfault": ("ctypes.string_at(0)", "was killed by SIGSEGV"),
     "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
     "closed": ("os.closerange(3, 100)", "the grading process"),
@@ -82,10 +83,17 @@ def test_endless_loop_ends_at_the_deadline(grader, loop, form):
 
 
 def test_hopeless_batch_is_given_up_in_bounded_time(grader):
-    one = grader(on("bad", "sum(range(10**15))"), batch_deadline_s=0.5, item_deadline_s=0.3)
+    one = grader(on("bad", "sum(range(10**15))"), batch_deadline_s=0.5, item_deadline_s=0.02)
     grades = one.grade([rollout("bad")] * 50)
     assert {(grade.outcome, grade.timed_out) for grade in grades} == {(INFRASTRUCTURE_ERROR, True)}
     assert grades[-1].message.startswith("not tried")
+
+
+@pytest.mark.parametrize("form", ["per_sample", "trl"])
+def test_slow_reward_within_its_deadline_is_graded_however_large_the_batch(grader, form):
+    one = grader(on("", "time.sleep(0.1)", form), batch_deadline_s=0.4, item_deadline_s=0.2)
+    assert values(one.grade([rollout("a")] * 12)) == [1.0] * 12
+    assert one.restarts == 0
 
 
 def test_close_ends_what_the_reward_started(grader):

@@ -128,7 +128,7 @@ def contains(parameters: Contains) -> Scorer:
 
 def multiple_choice(parameters: MultipleChoice) -> Scorer:
     by_length = sorted(parameters.choices, key=len, reverse=True)
-    labels = "|".join(regex_engine.escape(label, literal_spaces=False) for label in by_length)
+    labels = "|".join(regex_engine.escape(label, special_only=False) for label in by_length)
     explicit = regex_engine.compile(_EXPLICIT.format(labels=labels), regex_engine.VERBOSE)
     alone = regex_engine.compile(rf"[\s*(\[]*(?P<label>{labels})[\s*)\].:]*")
     first = regex_engine.compile(rf"[\s*(\[]*(?P<label>{labels})[*]*[)\].:](?!\w)")

@@ -27,8 +27,8 @@ def prepare(memory_bytes: int, stdin: str, asserts: str | None) -> None:
     """Raises `UnfitTestsError`; anything else is the machine's fault."""
     try:
         compiled = None if asserts is None else compile(asserts, "test.py", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise UnfitTestsError(str(error)) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnfitTestsError(f"{type(error).__name__}: {error}") from None
     source, sink = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they end with the process
     source.write(stdin.encode("utf-8", "backslashreplace"))
     source.seek(0)

@@ -141,7 +141,7 @@ class CodeTestsGrader:
     def _prepare(self, process: GradingProcess, test: CodeTest) -> None:
         """Before any code of the completion runs, so the answer can be trusted."""
         memory_bytes = self._parameters.memory_mb * 1024**2
-        call = f"prepare({memory_bytes}, {ascii(test.stdin)}, {ascii(test.asserts)})"
+        call = f"prepare({memory_bytes}, {test.stdin!a}, {test.asserts!a})"
         load = {"kind": "load", "source": f"{_HARNESS}\n{call}\n", "entry": asdict(_ENTRY)}
         try:
             answer = process.ask(load, START_DEADLINE_S)

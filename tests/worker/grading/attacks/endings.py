@@ -77,6 +77,11 @@ def raised_exit_code():
     os._exit(7)
 
 
+def exit_code_that_looks_like_a_signal():
+    """Of a number that has no name."""
+    os._exit(170)
+
+
 def segmentation_fault():
     ctypes.string_at(0)
 

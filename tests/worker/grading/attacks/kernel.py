@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import signal
+import socket
 import subprocess
 import time
 
@@ -39,6 +40,14 @@ def _call(number, *arguments):
     return result if result >= 0 else -ctypes.get_errno()
 
 
+def _refusal(function, *arguments):
+    try:
+        function(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
 def _is_refused(function, *arguments):
     try:
         function(*arguments)
@@ -49,6 +58,12 @@ def _is_refused(function, *arguments):
 
 def kill_the_client(facts):
     return _is_refused(os.kill, facts["client_pid"], signal.SIGKILL)
+
+
+def pairs_of_other_sockets(facts):
+    """AF_TIPC and AF_VSOCK: whole protocols of the kernel, that AF_UNIX is not."""
+    socket.socketpair(socket.AF_UNIX)
+    return all(_refusal(socket.socketpair, family) == errno.EPERM for family in (socket.AF_TIPC, socket.AF_VSOCK))
 
 
 def kill_the_parent(facts):

@@ -119,6 +119,31 @@ def patched_grades():
     return 1.0
 
 
+def _answer(**fields):
+    """Instead of what the reward returned."""
+    client = sys.modules["worker.grading.child"]
+    honest = client.as_json
+
+    def forge(grade):
+        client.as_json = honest
+        return {**honest(grade), **fields}
+
+    client.as_json = forge
+    return 1.0
+
+
+def number_beyond_all_rewards():
+    return _answer(value=1e308)
+
+
+def time_that_runs_backwards():
+    return _answer(latency_s=-1e300)
+
+
+def text_for_a_number():
+    return _answer(metrics={"n": "1"})
+
+
 def not_a_number():
     return math.nan
 
