@@ -16,7 +16,9 @@ class ExactMatch(ReferenceBuiltin):
     ignore_case: bool = False
     strip: bool = Field(True, description="Leave out white space around both.")
     normalize: bool = Field(
-        False, description="As SQuAD compares: lower case, no punctuation, no English articles, single spaces."
+        False,
+        description="As SQuAD compares: lower case, no punctuation, no English articles, single spaces. A reference of"
+        " which nothing is left is compared as it is.",
     )
     example: ClassVar[Mapping[str, Any]] = {"column": "answer", "ignore_case": True}
 
@@ -97,7 +99,8 @@ class MultipleChoice(ReferenceBuiltin):
     """1 where the choice that the completion settles on is the reference: a label, or its number counted from 0.
 
     The last of `\\boxed{B}` and `answer is B` counts; else a label alone on the last line, or one that the completion
-    begins with (`B)`). After `answer is`, a label in another case must end the phrase. Completions that name several and settle on none score 0.
+    begins with (`B)`). After `answer is`, a label in another case must end the phrase. Completions that name several
+    and settle on none score 0.
     """
 
     builtin: Literal["multiple_choice"]

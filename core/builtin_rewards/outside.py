@@ -29,7 +29,12 @@ class CodeTests(ReferenceBuiltin):
     builtin: Literal["code_tests"]
     language: Literal["python"] = "python"
     timeout_s: float = Field(5.0, gt=0, le=60, description="Per test.")
-    memory_mb: int = Field(512, ge=128, le=8192, description="Of each process of a test, as address space.")
+    memory_mb: int = Field(
+        512,
+        ge=128,
+        le=8192,
+        description="Of each process of a test, as address space; the operator's limit counts too.",
+    )
     require: Literal["share", "all"] = Field("share", description="`all`: 1 where every test passes, else 0.")
     example: ClassVar[Mapping[str, Any]] = {"column": "tests", "timeout_s": 5, "require": "all"}
 
@@ -46,9 +51,10 @@ class Http(Builtin):
     """What an endpoint of yours answers: a batch of rollouts is posted as JSON, `{"scores": [...]}` comes back.
 
     A score is a number, null (no answer), or an object with `score` and numbers that become metrics. With a secret,
-    requests are signed in the Standard Webhooks form. Timeouts, connection failures and statuses 408, 425, 429
-    and 5xx are infrastructure errors; redirects and all other statuses are user errors. Neither is ever a 0. Addresses that are not public are refused unless the operator allows
-    them. `docs/builtin-rewards.md` shows the request.
+    requests are signed in the Standard Webhooks form. Timeouts, connection failures and the statuses 408, 425, 429 and
+    5xx are infrastructure errors; redirects and all other statuses but 2xx are user errors. Neither is ever a 0.
+    Addresses that are not public are refused unless the operator allows them. `docs/builtin-rewards.md` shows the
+    request.
     """
 
     builtin: Literal["http"]

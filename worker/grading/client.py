@@ -29,6 +29,8 @@ ALARM_GRACE_S = 0.25
 """What a rollout's own alarm may come late before the process is killed instead."""
 
 
+_BATCH_DEADLINES = 3
+"""What a call of `grade` takes at most."""
 _NOT_TRIED = Grade(
     GradeOutcome.INFRASTRUCTURE_ERROR,
     message="not tried: the time of its batch was used up by others",
@@ -46,10 +48,11 @@ class GraderFailed(ServiceError):
 class Grader:
     """One reward in one grading process; a context manager, for one thread.
 
-    Every rollout may take `item_deadline_s`, so functions of a whole batch get that many times its size, and other
-    forms are asked about as many rollouts at once as `batch_deadline_s` has room for. What crashes the process is tried
-    once more as a whole, then, as what passes its deadline, one rollout at a time, so that only the rollouts at fault
-    get `infrastructure_error`. Once a call of `grade` has taken what all its rollouts may take, the rest is not tried.
+    As many rollouts are asked about at once as `batch_deadline_s` has room for, when each takes `item_deadline_s`; a
+    function of a whole batch gets it whole, and up to two batch deadlines. What crashes the process is tried once more
+    as it is, then, as what passes its deadline, one rollout at a time, so that only the rollouts at fault get
+    `infrastructure_error`. A call of `grade` takes at most three batch deadlines, beside restarts: less than the
+    supervisor's watchdog takes for a hang. What has not been graded by then is not tried.
     """
 
     def __init__(
@@ -115,12 +118,10 @@ class Grader:
     def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
         """One grade per rollout, in order. Never raises for what reward code does."""
         grades: list[Grade] = []
-        end_s = self._asked_s + self._deadline_of(len(rollouts))
+        end_s = self._asked_s + _BATCH_DEADLINES * self._batch_deadline_s
         size = max(1, self._rollouts_at_once(len(rollouts)))
         for start in range(0, len(rollouts), size):
-            part = rollouts[start : start + size]
-            is_late = self._asked_s >= end_s
-            grades += [_NOT_TRIED] * len(part) if is_late else self._grade_part(part, step)
+            grades += self._grade_part(rollouts[start : start + size], step, end_s)
         return grades
 
     def _rollouts_at_once(self, count: int) -> int:
@@ -128,32 +129,29 @@ class Grader:
             return count
         return int(self._batch_deadline_s / self._item_deadline_s)
 
-    def _deadline_of(self, count: int) -> float:
-        return max(self._batch_deadline_s, count * self._item_deadline_s)
-
-    def _grade_part(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
-        deadline_s = self._deadline_of(len(rollouts))
-        answer = self._try(rollouts, step, deadline_s)
-        if isinstance(answer, Grade) and (len(rollouts) == 1 or not answer.timed_out):  # once more
-            answer = self._try(rollouts, step, deadline_s)
+    def _grade_part(self, rollouts: Sequence[Rollout], step: int, end_s: float) -> list[Grade]:
+        items_s = len(rollouts) * self._item_deadline_s + ALARM_GRACE_S
+        deadline_s = min(max(self._batch_deadline_s, items_s), (_BATCH_DEADLINES - 1) * self._batch_deadline_s)
+        is_alone = len(rollouts) == 1
+        answer = self._try(rollouts, step, deadline_s, end_s)
+        if isinstance(answer, Grade) and (is_alone or not answer.timed_out) and self._asked_s < end_s:  # once more
+            answer = self._try(rollouts, step, deadline_s, end_s)
         if isinstance(answer, list):
             return answer
-        return [answer] if len(rollouts) == 1 else self._grade_one_by_one(rollouts, step)
+        return [answer] if is_alone else self._grade_one_by_one(rollouts, step, end_s)
 
-    def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
+    def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int, end_s: float) -> list[Grade]:
         grades: list[Grade] = []
-        end_s = self._asked_s + self._deadline_of(len(rollouts))
         for rollout in rollouts:
-            remaining = end_s - self._asked_s
-            if remaining <= 0:
-                grades.append(_NOT_TRIED)
-                continue
-            answer = self._try([rollout], step, min(remaining, self._item_deadline_s + ALARM_GRACE_S))
+            answer = self._try([rollout], step, self._item_deadline_s + ALARM_GRACE_S, end_s)
             grades += answer if isinstance(answer, list) else [answer]
         return grades
 
-    def _try(self, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade] | Grade:
+    def _try(self, rollouts: Sequence[Rollout], step: int, deadline_s: float, end_s: float) -> list[Grade] | Grade:
         """One grade each, or the one grade of what broke the process."""
+        deadline_s = min(deadline_s, end_s - self._asked_s)
+        if deadline_s <= 0:
+            return _NOT_TRIED
         before_s = self._asked_s
         try:
             return self._ask(rollouts, step, deadline_s)

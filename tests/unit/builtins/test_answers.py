@@ -21,6 +21,9 @@ from worker.grading.grades import GradeOutcome
         ("The  Eiffel-Tower!", "eiffel-tower", {"normalize": True}, 1.0),
         ("Lyon", ["Paris", "Lyon"], {}, 1.0),
         ("Nice", ["Paris", "Lyon"], {}, 0.0),
+        ("?!", "+", {"normalize": True}, 0.0),  # no words on both sides are not the same
+        (" + ", "+", {"normalize": True}, 1.0),
+        ("the", "a", {"normalize": True}, 0.0),
         ("42", 42, {}, 1.0),
         ("true", True, {}, 1.0),
         ("<think>Lyon?</think> Paris", "Paris", {"after": "</think>"}, 1.0),
@@ -155,6 +158,10 @@ def test_contains(completion: str, parameters: dict[str, Any], wanted: float | N
         ("**B**", "B", 1.0),
         ("The answer is (B).", "B", 1.0),
         ("the answer is b", "B", 1.0),
+        ("the answer is b, since it is", "B", 1.0),
+        ("**Answer: b**", "B", 1.0),
+        ("The answer is a hard one to find.", "A", 0.0),
+        ("B. The answer is a.b", "A", 0.0),
         ("Answer: A\nNo, wait. Answer: B", "B", 1.0),
         (r"A is wrong, so \boxed{B}", "B", 1.0),
         ("B) because C is false", "B", 1.0),
@@ -169,6 +176,16 @@ def test_contains(completion: str, parameters: dict[str, Any], wanted: float | N
 )
 def test_multiple_choice(completion: str, answer: Any, wanted: float | None) -> None:
     assert score("multiple_choice", rollout(completion, answer=answer), column="answer") == wanted
+
+
+@pytest.mark.parametrize("words", ["", " ", ["red", ""]])
+def test_an_empty_text_to_contain_is_the_datas_fault(words: Any) -> None:
+    assert grade("contains", rollout("red", words=words), column="words").outcome is GradeOutcome.USER_ERROR
+
+
+def test_labels_may_hold_what_patterns_mean_something_by() -> None:
+    completion = "The answer is # 2."
+    assert score("multiple_choice", rollout(completion, answer="# 2"), column="answer", choices=["# 1", "# 2"]) == 1.0
 
 
 def test_longer_labels_are_not_cut_short() -> None:

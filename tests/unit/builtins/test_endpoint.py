@@ -136,6 +136,7 @@ def test_an_address_that_is_not_public_is_never_asked(here: Endpoint, host: str)
     assert outcomes(grades) == {GradeOutcome.USER_ERROR}
     assert grades[0].message is not None
     assert "which is not a public address" in grades[0].message
+    assert "127.0.0.1, " not in grades[0].message
     assert here.requests == []
 
 
@@ -158,6 +159,13 @@ def test_an_address_that_is_not_public_is_never_asked(here: Endpoint, host: str)
         ("::ffff:1.1.1.1", True),
         ("64:ff9b::a9fe:a9fe", False),  # NAT64 of the metadata address
         ("2002:7f00:1::", False),  # 6to4 of loopback
+        ("168.63.129.16", False),  # Azure's host
+        ("::ffff:168.63.129.16", False),
+        ("fec0::1", False),
+        ("64:ff9b:1::a9fe:a9fe", False),
+        ("::a9fe:a9fe", False),
+        ("::ffff:0:a9fe:a9fe", False),
+        ("2606:4700:4700::1111", True),
     ],
 )
 def test_public_addresses_are_told_from_the_others(address: str, public: bool) -> None:

@@ -85,3 +85,9 @@ def test_a_null_reference_has_no_answer_and_a_missing_one_is_the_datas_fault() -
     assert score("string_check", rollout("x", answer=None), **parameters) is None
     result = grade("string_check", rollout("x"), **parameters)
     assert (result.outcome, result.message) == (GradeOutcome.USER_ERROR, "the row has no item.answer")
+
+
+@pytest.mark.parametrize("operation", ["like", "ilike"])
+def test_an_empty_reference_to_contain_is_the_datas_fault(operation: str) -> None:
+    checked = grade("string_check", rollout("x", answer=""), reference="{{item.answer}}", operation=operation)
+    assert checked.outcome is GradeOutcome.USER_ERROR

@@ -24,7 +24,7 @@ from worker.grading.protocol import ProtocolError
 MAX_TESTS = 100
 MAX_TEST_CHARS = 1024**2
 """Of asserts, or of an input: a sandbox with the least memory still holds that."""
-BATCH_DEADLINE_S = 600.0
+BATCH_DEADLINE_S = 240.0
 START_DEADLINE_S = 30.0
 GRACE_S = 0.5
 """What a test's own alarm may come late before its sandbox is ended instead."""
