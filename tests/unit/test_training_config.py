@@ -7,7 +7,7 @@ import torch
 from trl.trainer.utils import nanstd
 
 from core.rows import Row
-from core.spec import JobSpec
+from core.spec import GradingSpec, JobSpec
 from core.status import StatusReason
 from worker.grading.grades import Grade, GradeOutcome, combine
 from worker.grading.sandbox import SandboxUnavailable
@@ -15,10 +15,10 @@ from worker.run_directory import FailureDetail
 from worker.training.config import grpo_arguments, grpo_config, lora_config, resolved_parameters
 from worker.training.data import split_rows
 from worker.training.environment import Device
-from worker.training.failures import GraderFailed, named_failure
+from worker.training.failures import GraderFailed, GradingUnreliable, named_failure
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
-from worker.training.rewards import GradingWatch, Scored
+from worker.training.rewards import GradingWatch, Scored, require_rewards
 from worker.training.rollouts import find_signal
 
 CPU = Device("cpu", "cpu", bf16=False)
@@ -284,31 +284,41 @@ WRONG = Scored({"a": Grade(GradeOutcome.USER_ERROR, message="KeyError: 'x'")}, N
 SILENT = Scored({"a": Grade(GradeOutcome.NO_ANSWER)}, None)
 
 
-def test_one_step_without_any_reward_ends_the_run() -> None:
-    with pytest.raises(GraderFailed, match="KeyError: 'x'"):
-        GradingWatch().check([WRONG, WRONG], step=1)
-    with pytest.raises(GraderFailed, match="answered None"):
-        GradingWatch().check([SILENT, SILENT], step=1)
+def test_a_step_with_more_errors_than_the_rule_allows_is_not_taken() -> None:
+    watch = GradingWatch(GradingSpec(max_error_share=0.2))
+    watch.check([WRONG, RIGHT, RIGHT, RIGHT, RIGHT], step=1)
+    with pytest.raises(GradingUnreliable, match=r"1 of 3 rollouts of step 2.*KeyError: 'x'"):
+        watch.check([WRONG, RIGHT, RIGHT], step=2)
 
 
-def test_a_reward_that_fails_is_final_and_graders_that_are_down_are_not() -> None:
-    down = Scored({"a": Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message="gave no answer within 60 s")}, None)
-    with pytest.raises(GraderFailed) as wrong:
-        GradingWatch().check([WRONG, WRONG], step=1)
-    with pytest.raises(GraderFailed) as gone:
-        GradingWatch().check([down, down], step=1)
-    assert (wrong.value.detail.retryable, gone.value.detail.retryable) == (False, True)
+def test_a_step_in_which_no_rollout_has_a_reward_is_a_bad_one() -> None:
+    watch = GradingWatch(GradingSpec(max_bad_steps=2))
+    watch.check([SILENT, SILENT], step=1)
+    with pytest.raises(GradingUnreliable, match="answered None"):
+        watch.check([SILENT, SILENT], step=2)
 
 
-def test_five_mostly_failed_steps_running_end_the_run() -> None:
-    watch = GradingWatch()
+def test_bad_steps_count_only_while_they_follow_each_other() -> None:
+    watch = GradingWatch(GradingSpec(max_error_share=0.9, bad_step_error_share=0.5, max_bad_steps=5))
     for step in range(4):
         watch.check([WRONG, WRONG, RIGHT], step=step)
-    watch.check([WRONG, RIGHT], step=4)  # half is not most: the count starts again
+    watch.check([WRONG, RIGHT], step=4)  # half is not more than half: the count starts again
     for step in range(5, 9):
         watch.check([WRONG, WRONG, RIGHT], step=step)
-    with pytest.raises(GraderFailed, match="5 steps running"):
+    with pytest.raises(GradingUnreliable, match="5 steps running"):
         watch.check([WRONG, WRONG, RIGHT], step=9)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "retryable"), [(GradeOutcome.USER_ERROR, False), (GradeOutcome.INFRASTRUCTURE_ERROR, True)]
+)
+def test_at_the_baseline_a_reward_that_fails_is_final_and_graders_that_are_down_are_not(
+    outcome: GradeOutcome, retryable: bool
+) -> None:
+    failed = Scored({"a": Grade(outcome, message="gave no answer")}, None)
+    with pytest.raises(GraderFailed) as raised:
+        require_rewards([failed, failed], step=0)
+    assert raised.value.detail.retryable is retryable
 
 
 def test_of_equally_good_evaluations_the_earliest_is_best() -> None:

@@ -93,9 +93,9 @@ def test_killed_at_the_worst_moments(
 
 
 def test_a_fully_trained_model_too(trainers: Trainers) -> None:
-    unbroken = whole(trainers.train("full", **FULL))
+    unbroken = whole(trainers.train("unbroken-full", **FULL))
     for step in (1, 3, 4, 6):
-        attempts = trainers.train_killed(f"full-{step}", [f"step.reported@{step}=kill"], **FULL)
+        attempts = trainers.train_killed(f"killed-full-{step}", [f"step.reported@{step}=kill"], **FULL)
         assert_same_run(attempts, unbroken)
 
 
