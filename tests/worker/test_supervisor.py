@@ -78,7 +78,7 @@ def test_a_finished_run_leaves_no_heavy_files_behind(workshop: Workshop):
     job_id = workshop.queue()
     workshop.supervise(job_id)
     (run,) = (workshop.settings.runs_dir / job_id).iterdir()
-    assert sorted(path.name for path in run.iterdir()) == ["outcome.json", "spec.json", "trainer.log"]
+    assert sorted(path.name for path in run.iterdir()) == [".held", "outcome.json", "spec.json", "trainer.log"]
 
 
 def test_a_second_supervisor_for_a_held_job_does_nothing(workshop: Workshop):
