@@ -1,8 +1,11 @@
 """Errors are named facts: a stable code, a sentence, the field it concerns, and what to do about it."""
 
+import errno
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+FULL_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What an `OSError` says when there is no room; no class of Python's own stands for it."""
 DOCS_URL = "/docs/errors#"
 """On the server that answered: it documents the errors that it knows."""
 

@@ -71,6 +71,6 @@ class StatusReason(StrEnum):
     STORE_FAILED = "store_failed"
     """The object store refused what had to be made durable, or stayed away for too long."""
     WORKER_UNFIT = "worker_unfit"
-    """This worker cannot run the job: a full disk, no interpreter, a trainer of another version."""
+    """This worker cannot run the job: no interpreter, a trainer of another version."""
     INVALID_SPEC = "invalid_spec"
     """A setting that only the trainer could refuse."""

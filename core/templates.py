@@ -9,7 +9,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Never
+from typing import Any
+
+from core.strict_json import strict_json
 
 MAX_CHARS = 32_768
 _SAMPLE_NAMES = ("output_text", "output_json")
@@ -68,11 +70,6 @@ def parse_template(text: str) -> Template:
     return Template(tuple(parts))
 
 
-def strict_json(text: str) -> Any:
-    """The JSON value of `text`; raises ValueError, also for NaN and Infinity, and RecursionError for deep nesting."""
-    return json.loads(text, parse_constant=_refuse_constant)
-
-
 def _variable(text: str) -> Variable:
     shown = f"`{{{{{text[:60]}}}}}`"
     match = _PATH.fullmatch(text)
@@ -111,7 +108,3 @@ def _text(variable: Variable, value: Any, path: tuple[str, ...]) -> str:
     if value is None:
         raise NothingThereError(variable, is_null=True)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _refuse_constant(name: str) -> Never:
-    raise ValueError(f"{name} is not JSON")

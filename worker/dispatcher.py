@@ -15,7 +15,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
 
-from core.db import jobs
+from core.db import jobs, leases
 from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.failpoints import failpoint
 from core.ids import JobId
@@ -63,7 +63,12 @@ class HintQueue:
 
 
 def dispatch(sessions: Sessions, hints: Hints, settings: Settings) -> int:
-    """Send a hint for the jobs that are due, as far as there is room; how many were sent."""
+    """Send a hint for the jobs that are due, as far as there is room; how many were sent.
+
+    What is only wished of a job whose worker was lost is settled here.
+    """
+    with sessions.begin() as session:
+        leases.settle_lost(session, max_failures=settings.max_failures)
     try:
         room = hints.room()
     except BROKER_AWAY as error:

@@ -1,6 +1,5 @@
 """How an attempt ended, and what that means for the job. The one place where an exit becomes a status."""
 
-import errno
 import shutil
 import socket
 from dataclasses import dataclass
@@ -8,13 +7,12 @@ from enum import StrEnum
 from typing import Self
 
 import structlog
-from sqlalchemy import select
 
-from core.db import leases
+from core.db import jobs, leases
 from core.db.leases import Lease
 from core.db.models import Job
 from core.db.session import Sessions
-from core.errors import InvalidReward, ServiceError
+from core.errors import FULL_DISK_ERRNOS, InvalidReward, ServiceError
 from core.settings import Settings
 from core.status import JobStatus, StatusReason
 from core.storage.store import ObjectStore, StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
@@ -65,7 +63,7 @@ class Ending:
     @classmethod
     def unfit(cls, error: OSError) -> Self:
         """This machine cannot run it; another one may, unless it is only that the disk is full."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL_DISK_ERRNOS:
             return cls.failed(disk_full(f"The disk of worker {socket.gethostname()} is full: {error}."))
         return cls.failed(
             FailureDetail(
@@ -141,7 +139,7 @@ def record(
 
 def _record_cancelled(sessions: Sessions, lease: Lease) -> None:
     with sessions.begin() as session:
-        durable = session.scalar(select(Job.durable_step).where(Job.id == lease.job_id))
+        durable = session.get_one(Job, lease.job_id, populate_existing=True).durable_step
         kept = f"Step {durable} is durable and can be downloaded." if durable else "No checkpoint had been made."
         leases.finish(
             session,
@@ -158,8 +156,8 @@ def _record_preempted(sessions: Sessions, lease: Lease, settings: Settings) -> N
         job = session.get_one(Job, lease.job_id, populate_existing=True)
         preemptions = job.preemptions + 1
         if preemptions < settings.max_preemptions:
-            message = f"Its worker is going away. {_what_is_safe(job)}"
-            values = {"preemptions": preemptions, "hinted_at": None, "data": _safety(job)}
+            message = f"Its worker is going away. {jobs.what_is_safe(job)}"
+            values = {"preemptions": preemptions, "hinted_at": None, "data": jobs.safety(job)}
             leases.release(session, lease, reason=StatusReason.PREEMPTED, message=message, **values)
             return
         message = f"The job was preempted {preemptions} times, which is the limit."
@@ -180,27 +178,11 @@ def _record_paused(sessions: Sessions, lease: Lease) -> None:
         leases.hold(session, lease)
         job = session.get_one(Job, lease.job_id, populate_existing=True)
         if job.pause_requested_at is None:
-            message = f"Resumed while the trainer was stopping. {_what_is_safe(job)}"
+            message = f"Resumed while the trainer was stopping. {jobs.what_is_safe(job)}"
             leases.release(session, lease, reason=StatusReason.USER_PAUSED, message=message, hinted_at=None)
             return
-        message = f"The job is paused. {_what_is_safe(job)}"
-        leases.pause(session, lease, reason=StatusReason.USER_PAUSED, message=message, data=_safety(job))
-
-
-def _what_is_safe(job: Job) -> str:
-    if not job.durable_step:
-        return "No checkpoint had been made: it will begin at the start."
-    redone = job.step - job.durable_step
-    again = f"; {redone} steps after it will be done again" if redone > 0 else ", and nothing will be done again"
-    return f"Step {job.durable_step} is safe{again}."
-
-
-def _safety(job: Job) -> dict[str, int | None]:
-    return {
-        "step": job.step,
-        "durable_step": job.durable_step,
-        "redone_steps": max(0, job.step - (job.durable_step or 0)),
-    }
+        message = f"The job is paused. {jobs.what_is_safe(job)}"
+        leases.pause(session, lease, reason=StatusReason.USER_PAUSED, message=message, data=jobs.safety(job))
 
 
 def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, settings: Settings) -> None:
@@ -208,8 +190,8 @@ def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, set
         leases.hold(session, lease)
         job = session.get_one(Job, lease.job_id, populate_existing=True)
         if failure.pauses:
-            message = f"Paused: {failure.message} {_what_is_safe(job)} {failure.fix or ''}".rstrip()
-            leases.pause(session, lease, reason=failure.reason, message=message, data=_safety(job))
+            message = f"Paused: {failure.message} {jobs.what_is_safe(job)} {failure.fix or ''}".rstrip()
+            leases.pause(session, lease, reason=failure.reason, message=message, data=jobs.safety(job))
             return
         is_outage = failure.reason is StatusReason.STORE_FAILED and failure.retryable
         failures = job.failures + (not is_outage)

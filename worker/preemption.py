@@ -34,6 +34,8 @@ log = structlog.get_logger()
 METADATA_URL = "http://169.254.169.254"
 """The link-local address (RFC 3927) at which all three clouds answer, without a name to be resolved."""
 TIMEOUT_S = 1.0
+LONGEST_NOTICE_S = 120.0
+"""More time than AWS's two minutes is not relied upon: this machine's clock may be slow."""
 LAST_POLL_S = 1.0
 """How long the end waits for a question under way: one that hangs is left behind."""
 _TOKEN_TTL_S = 21_600
@@ -52,6 +54,13 @@ class Notice:
     """In the source's own words; empty where it says no more."""
     goes_at: datetime | None = None
     """When the machine goes, or may go; None where the source does not say: any moment."""
+
+    @property
+    def time_left_s(self) -> float:
+        """As this machine's clock says; where nobody can say, none."""
+        if self.goes_at is None:
+            return 0.0
+        return min(max(0.0, (self.goes_at - datetime.now(UTC)).total_seconds()), LONGEST_NOTICE_S)
 
 
 class Source(Protocol):

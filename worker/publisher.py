@@ -3,16 +3,14 @@
 import mimetypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import structlog
-from sqlalchemy import select
 
 from core import keys
 from core.db import checkpoints, files, leases, progress
 from core.db.leases import Lease
-from core.db.models import File, Job, now
+from core.db.models import File, Job
 from core.db.session import Sessions
 from core.failpoints import failpoint
 from core.ids import new_file_id
@@ -106,8 +104,6 @@ def _gather(
 ) -> results.LedgerFacts:
     with sessions.begin() as session:
         leases.hold(session, lease)
-        clock = session.scalar(select(now()))
-        assert isinstance(clock, datetime)
         return results.LedgerFacts(
             job=session.get_one(Job, lease.job_id),
             attempts=progress.attempts(session, lease.job_id),
@@ -116,7 +112,7 @@ def _gather(
                 ArtifactFacts(name=stored.name, size_bytes=stored.size_bytes, sha256=stored.sha256)
                 for stored in artifacts
             ],
-            now=clock,
+            now=progress.clock(session),
             held_seconds=progress.held_seconds(session, lease.job_id),
             redone_steps=progress.redone_steps(session, lease.job_id),
         )

@@ -34,7 +34,7 @@ from core.spec import JobSpec
 from core.status import Stage, StatusReason
 
 STOPPED_EXIT_CODE = 75
-"""EX_TEMPFAIL of sysexits.h: the trainer stopped because it was told to, at a step boundary, with a checkpoint."""
+"""EX_TEMPFAIL of sysexits.h: the trainer stopped because it was told to; what is not saved is done again."""
 STACKS_SIGNAL = signal.SIGUSR1
 """A trainer answers it with the stacks of all its threads, in its log."""
 FAILED_EXIT_CODE = 70

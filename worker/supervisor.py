@@ -109,7 +109,7 @@ class Attempt:
         store: ObjectStore,
         lease: Lease,
         settings: Settings,
-        source: preemption.Source | None = None,
+        source: preemption.Source | None,
         *,
         claimed_at: float,
     ) -> None:
@@ -132,11 +132,12 @@ class Attempt:
             on_pause=self._pause,
             activity=self._activity,
         )
-        self._notices = preemption.PreemptionWatch(source, settings, on_notice=lambda _: self._preempt())
+        self._notices = preemption.PreemptionWatch(source, settings, on_notice=self._preempt)
         self._forced_exit = threading.Timer(FENCED_EXIT_S, os._exit, [FENCED_EXIT_CODE])
         self._forced_exit.daemon = True
-        self._preempted_at: float | None = None
-        self._cancelled_at: float | None = None
+        self._preempted_until: float | None = None
+        """When this machine goes away, if it does."""
+        self._cancelled_until: float | None = None
         self._prepared = False
 
     def run(self) -> None:
@@ -190,7 +191,7 @@ class Attempt:
 
     def _look_for_hang(self) -> None:
         """A trainer that was told to go has its own time limit; one that pauses is watched on."""
-        if self._hang is not None or self._preempted_at is not None or self._cancelled_at is not None:
+        if self._hang is not None or self._leaves_until:
             return
         self._hang = self._watchdog.look(self._run.read_pulse())
         if self._hang is not None:
@@ -242,17 +243,21 @@ class Attempt:
 
     def _is_out_of_patience(self, waiting_since: float) -> bool:
         """Who was told to go has the grace, and a moment for a last upload; who was not may wait for a long outage."""
-        told_at = [at for at in (self._preempted_at, self._cancelled_at) if at is not None]
-        if not told_at:
+        if not self._leaves_until:
             return time.monotonic() > waiting_since + PATIENCE_S
-        return time.monotonic() > max(min(told_at) + self._settings.stop_grace_s, waiting_since + LAST_UPLOAD_S)
+        return time.monotonic() > max(min(self._leaves_until), waiting_since + LAST_UPLOAD_S)
+
+    @property
+    def _leaves_until(self) -> list[float]:
+        """The moments by which this attempt was told to be gone."""
+        return [until for until in (self._preempted_until, self._cancelled_until) if until is not None]
 
     @property
     def _wished(self) -> Wished:
         return Wished(
             cancelled=self._heartbeat.cancelled.is_set(),
             paused=self._heartbeat.paused.is_set(),
-            preempted=self._preempted_at is not None,
+            preempted=self._preempted_until is not None,
         )
 
     def _activity(self) -> Activity | None:
@@ -280,7 +285,7 @@ class Attempt:
 
     def _cancel(self) -> None:
         """Called once by the heartbeat's thread."""
-        self._cancelled_at = time.monotonic()
+        self._cancelled_until = time.monotonic() + self._settings.stop_grace_s
         self._trainer.stop()
         self._leave_unprepared(EndingKind.CANCELLED)
 
@@ -289,16 +294,18 @@ class Attempt:
         self._trainer.pause()
         self._leave_unprepared(EndingKind.PAUSED)
 
-    def _preempt(self) -> None:
+    def _preempt(self, notice: preemption.Notice | None = None) -> None:
         """Called by the thread that hears signals, or the one that asks the cloud: this machine is going away.
 
-        Stop the trainer; where there is none yet, give the job back at once.
+        Stop the trainer; where there is none yet, give the job back at once. A signal that follows a notice hurries.
         """
-        if self._preempted_at is not None:
-            return
-        self._preempted_at = time.monotonic()
-        self._trainer.stop()
-        self._leave_unprepared(EndingKind.PREEMPTED)
+        time_left_s = 0.0 if notice is None else notice.time_left_s - LAST_UPLOAD_S
+        until = time.monotonic() + max(time_left_s, self._settings.stop_grace_s)
+        known_until, self._preempted_until = self._preempted_until, min(until, self._preempted_until or until)
+        if known_until is None or until < known_until:
+            self._trainer.stop(time_left_s)
+        if known_until is None:
+            self._leave_unprepared(EndingKind.PREEMPTED)
 
     def _leave_unprepared(self, kind: EndingKind) -> None:
         """A long download has nothing to save: end the attempt. What the main thread does then is fenced, and ends."""

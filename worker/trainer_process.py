@@ -1,4 +1,4 @@
-"""The trainer as its supervisor sees it: a child process in its own session, told to stop by SIGTERM."""
+"""The trainer as its supervisor sees it: a child process in its own session, told to stop by a signal."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -42,6 +42,7 @@ class TrainerProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._forbidden = False
+        self._hurry_timer: threading.Timer | None = None
         self._kill_timer: threading.Timer | None = None
 
     def start(self) -> None:
@@ -98,16 +99,22 @@ class TrainerProcess:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(STACKS_SIGNAL)
 
-    def stop(self) -> None:
-        """Ask for a stop at the next step boundary, and see to it that it comes within the grace."""
+    def stop(self, time_left_s: float = 0.0) -> None:
+        """Ask for a stop at the next step boundary, and see to it that it comes within the grace.
+
+        With more time than the grace it may first end its step in peace, and is hurried when the grace begins.
+        """
+        spare_s = time_left_s - self._settings.stop_grace_s
+        if spare_s > 0:
+            self.pause()
+            self._hurry_timer = _started_timer(spare_s, self.stop)
+            return
         with self._lock:
             self._forbidden = True
             if self._process is None or self._process.poll() is not None or self._kill_timer is not None:
                 return
             self._process.send_signal(signal.SIGTERM)
-            self._kill_timer = threading.Timer(self._settings.stop_grace_s, self.kill)
-            self._kill_timer.daemon = True
-            self._kill_timer.start()
+            self._kill_timer = _started_timer(self._settings.stop_grace_s, self.kill)
 
     def kill(self) -> None:
         """End the whole session at once: the trainer and the graders that it started."""
@@ -118,8 +125,9 @@ class TrainerProcess:
 
     def clean_up(self) -> None:
         """Leave nothing behind, whatever happened."""
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()
+        for timer in (self._hurry_timer, self._kill_timer):
+            if timer is not None:
+                timer.cancel()
         self.kill()
         self.wait(timeout_s=5)
 
@@ -129,6 +137,13 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in environment.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
+
+
+def _started_timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _kill_group(pid: int) -> None:

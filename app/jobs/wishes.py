@@ -1,5 +1,9 @@
 """What a caller may ask of a job that is there: cancel, pause, resume. The wish is recorded; the status is a fact."""
 
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
+
 from app.jobs.replies import JobObject
 from app.jobs.service import require_job, show
 from core.db import jobs
@@ -26,34 +30,42 @@ class JobNotPaused(Conflict):
 
 def cancel(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
     """Record the wish. A job that no worker holds is cancelled at once; a running one when its trainer has stopped."""
-    with sessions.begin() as session:
-        job = require_job(session, tenant_id, job_id)
-        if not jobs.request_cancel(session, job):
-            message = f"The job has already {_ENDED[job.status]}, so it cannot be cancelled."
-            raise JobNotCancellable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
-        session.refresh(job)
-        return show(session, job)
+    return _wish(sessions, tenant_id, job_id, jobs.request_cancel, _not_cancellable)
 
 
 def pause(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
     """Record the wish. A queued job is paused at once; a running one when its trainer has saved and stopped."""
-    with sessions.begin() as session:
-        job = require_job(session, tenant_id, job_id)
-        if not jobs.request_pause(session, job):
-            message = f"The job has already {_ENDED[job.status]}, so it cannot be paused."
-            raise JobNotPausable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
-        session.refresh(job)
-        return show(session, job)
+    return _wish(sessions, tenant_id, job_id, jobs.request_pause, _not_pausable)
 
 
 def resume(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> JobObject:
     """Queue a paused job again, due at once. A pause that has not taken effect yet is taken back."""
+    return _wish(sessions, tenant_id, job_id, jobs.resume, _not_paused)
+
+
+def _wish(
+    sessions: Sessions,
+    tenant_id: TenantId,
+    job_id: JobId,
+    record: Callable[[Session, Job], bool],
+    refusal: Callable[[Job], Conflict],
+) -> JobObject:
     with sessions.begin() as session:
         job = require_job(session, tenant_id, job_id)
-        if not jobs.resume(session, job):
-            raise _not_paused(job)
+        if not record(session, job):
+            raise refusal(job)
         session.refresh(job)
         return show(session, job)
+
+
+def _not_cancellable(job: Job) -> JobNotCancellable:
+    message = f"The job has already {_ENDED[job.status]}, so it cannot be cancelled."
+    return JobNotCancellable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
+
+
+def _not_pausable(job: Job) -> JobNotPausable:
+    message = f"The job has already {_ENDED[job.status]}, so it cannot be paused."
+    return JobNotPausable(message, param="job_id", fix="Nothing needs to be done: it holds no worker.")
 
 
 def _not_paused(job: Job) -> JobNotPaused:

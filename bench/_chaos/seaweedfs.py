@@ -20,7 +20,7 @@ _PORTS = (
     "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
     "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc",
 )  # fmt: skip
-_FLAGS = (
+FLAGS = (
     "-ip=127.0.0.1",
     "-ip.bind=127.0.0.1",
     "-master.telemetry=false",
@@ -33,10 +33,10 @@ _FLAGS = (
 
 
 class SeaweedFS:
-    bucket = "podium-chaos"
+    bucket = "podium"
     credentials = {  # noqa: RUF012 - a constant
-        "AWS_ACCESS_KEY_ID": "podium-chaos-key",
-        "AWS_SECRET_ACCESS_KEY": "podium-chaos-secret",
+        "AWS_ACCESS_KEY_ID": "podium-key",
+        "AWS_SECRET_ACCESS_KEY": "podium-secret",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
 
@@ -48,6 +48,11 @@ class SeaweedFS:
     @property
     def port(self) -> int:
         return self._ports["s3.port"]
+
+    @property
+    def filer_port(self) -> int:
+        """Of the tree behind the buckets, which asks for no password."""
+        return self._ports["filer.port"]
 
     def start(self) -> None:
         """Begin to start; `wait_ready` ends it."""
@@ -63,7 +68,7 @@ class SeaweedFS:
         ports = (f"-{name}={port}" for name, port in self._ports.items())
         return Program(
             name="seaweedfs",
-            argv=(weed, f"-logdir={self._folder}", "mini", *_FLAGS, f"-dir={self._folder}", *ports),
+            argv=(weed, f"-logdir={self._folder}", "mini", *FLAGS, f"-dir={self._folder}", *ports),
             log=log,
             env=self.credentials | {"S3_BUCKET": self.bucket},
         )

@@ -17,9 +17,10 @@ from typing import Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict
 
+from bench._chaos.samples import make_answer, make_rollout, make_summary
 from bench._chaos.weights import as_metric, weights
 from core.failpoints import failpoint
-from core.results import Answer, Environment, Evaluation, PhaseSeconds, TaskResult
+from core.results import Evaluation, TaskResult
 from core.status import Stage, StatusReason
 from worker.parent import killed_with_parent, parent_environment
 from worker.run_directory import (
@@ -30,13 +31,10 @@ from worker.run_directory import (
     FailureDetail,
     Notice,
     Outcome,
-    Rollout,
-    RolloutGrade,
     RolloutsDone,
     RunDirectory,
     StageStarted,
     StepDone,
-    Summary,
 )
 
 SLICE_S = 0.05
@@ -129,7 +127,7 @@ class Trainer:
             "weights": as_metric(weights(self._seed, self._step)),
         }
         self._run.append(StepDone(at=time.time(), step=self._step, metrics=metrics))
-        self._run.append(RolloutsDone(at=time.time(), step=self._step, rollouts=(_rollout(self._step),)))
+        self._run.append(RolloutsDone(at=time.time(), step=self._step, rollouts=(make_rollout(f"step {self._step}"),)))
         failpoint("step.reported")
 
     def _save(self) -> None:
@@ -169,11 +167,13 @@ class Trainer:
         self._run.adapter.mkdir()
         (self._run.adapter / WEIGHTS).write_text(weights(self._seed, self._step))
         (self._run.adapter / "adapter_config.json").write_text('{"r": 16}')
-        self._run.write_outcome(Outcome(kind="finished", step=self._step, summary=_summary(self._step)))
+        self._run.write_outcome(
+            Outcome(kind="finished", step=self._step, summary=make_summary(self._step, held_out_rows=TASKS))
+        )
         sys.exit(0)
 
     def _evaluate(self, name: str) -> None:
-        answer = Answer(completion="4", reward=1.0, passed=True, completion_tokens=1, finish_reason="stop")
+        answer = make_answer()
         tasks = tuple(
             TaskResult(task=number, prompt_sha256=f"{number:064x}", greedy=answer, sampled=(answer,))
             for number in range(TASKS)
@@ -218,41 +218,6 @@ def read_compute_log(path: Path) -> list[Computed]:
     if not path.exists():
         return []
     return [Computed.model_validate_json(line) for line in path.read_bytes().splitlines()]
-
-
-def _rollout(step: int) -> Rollout:
-    return Rollout(
-        index=0,
-        row=1,
-        prompt="2+2",
-        completion=f"step {step}",
-        grades={"exact": RolloutGrade(outcome="scored", value=1.0)},
-        reward=1.0,
-        advantage=0.0,
-        completion_tokens=3,
-        finish_reason="stop",
-    )
-
-
-def _summary(step: int) -> Summary:
-    return Summary(
-        final_step=step,
-        best_evaluation="final",
-        phases=PhaseSeconds(generation=1.0, total=1.0),
-        environment=Environment(
-            python="3.11", platform="Linux", device="cpu", driver=None, dtype="float32", libraries={"torch": "none"}
-        ),
-        trained_tokens=1000,
-        generated_tokens=400,
-        train_rows=1,
-        held_out_rows=TASKS,
-        overlap_rows=0,
-        silent_share=0.25,
-        steps_without_gradient=1,
-        truncated_share=0.0,
-        ungraded_rollouts=0,
-        resolved_parameters={},
-    )
 
 
 def main() -> None:

@@ -131,20 +131,21 @@ def get_to_use(session: Session, checkpoint_id: CheckpointId) -> Checkpoint | No
 
 
 def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequence[Checkpoint]:
-    """Give up what no resume will ask for: all but the `keep` newest, the best, and the pinned; those given up.
+    """Give up what no resume will ask for: all but the `keep` newest steps, the best, and the pinned; those given up.
 
     Their objects are the caller's to delete, after the commit.
     """
     newest = (
-        select(Checkpoint.id)
+        select(Checkpoint.step)
         .where(Checkpoint.job_id == job_id, *_WHOLE)
-        .order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc())
+        .distinct()
+        .order_by(Checkpoint.step.desc())
         .limit(keep)
     )
     given_up = (
         update(Checkpoint)
         .where(Checkpoint.job_id == job_id, *_WHOLE)
-        .where(Checkpoint.is_best.is_(False), Checkpoint.pinned.is_(False), Checkpoint.id.not_in(newest))
+        .where(Checkpoint.is_best.is_(False), Checkpoint.pinned.is_(False), Checkpoint.step.not_in(newest))
         .values(collected_at=now())
         .returning(Checkpoint)
     )

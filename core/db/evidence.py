@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from core.db import jobs, progress
-from core.db.models import Checkpoint, Job, JobAttempt, JobEvent, StepMetrics, now
+from core.db import checkpoints, jobs, progress
+from core.db.models import Checkpoint, Job, JobAttempt, JobEvent, StepMetrics
 
 TROUBLE = ("warn", "error")
 
@@ -43,16 +43,15 @@ class Evidence:
 
 def gather(session: Session, job: Job) -> Evidence:
     steps = progress.newest_steps(session, job.id, limit=1)
-    checkpoints = select(Checkpoint).where(Checkpoint.job_id == job.id)
-    whole = checkpoints.where(Checkpoint.corrupt_at.is_(None), Checkpoint.collected_at.is_(None))
+    corrupt = select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.corrupt_at.is_not(None))
     return Evidence(
-        at=session.scalars(select(now())).one(),
+        at=progress.clock(session),
         status_since=_status_since(session, job),
         jobs_ahead=jobs.queued_before(session, job),
         attempts=progress.attempts(session, job.id),
         newest_step=steps[0] if steps else None,
-        durable=session.scalar(whole.order_by(Checkpoint.step.desc(), Checkpoint.attempt.desc()).limit(1)),
-        corrupt=session.scalars(checkpoints.where(Checkpoint.corrupt_at.is_not(None)).order_by(Checkpoint.step)).all(),
+        durable=next(checkpoints.usable(session, job.id), None),
+        corrupt=session.scalars(corrupt.order_by(Checkpoint.step)).all(),
         notices=_notices(session, job),
     )
 

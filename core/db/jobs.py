@@ -227,9 +227,7 @@ def settle_wishes(session: Session, job_id: JobId) -> bool:
     """Make the wishes for a queued job true: cancel it, else pause it; whether it has left the queue."""
     if cancel_unheld(session, job_id, JobStatus.QUEUED):
         return True
-    safe = func.coalesce(Job.durable_step, 0)
-    durable = session.scalar(select(safe).where(Job.id == job_id))
-    kept = f"Step {durable} is safe." if durable else "No checkpoint had been made: it will begin at the start."
+    job = session.get_one(Job, job_id, populate_existing=True)
     paused = transition(
         session,
         job_id,
@@ -237,11 +235,29 @@ def settle_wishes(session: Session, job_id: JobId) -> bool:
         JobStatus.PAUSED,
         Job.pause_requested_at.is_not(None),
         code="paused",
-        message=f"The job was paused while no worker held it. {kept}",
+        message=f"The job was paused while no worker held it. {what_is_safe(job)}",
         reason=StatusReason.USER_PAUSED,
-        data={"durable_step": durable},
+        data={"durable_step": job.durable_step or 0},
     )
     return paused is not None
+
+
+def what_is_safe(job: Job) -> str:
+    """A sentence for whoever stops the job, or finds it stopped."""
+    if not job.durable_step:
+        return "No checkpoint had been made: it will begin at the start."
+    redone = job.step - job.durable_step
+    again = f"; {redone} steps after it will be done again" if redone > 0 else ", and nothing will be done again"
+    return f"Step {job.durable_step} is safe{again}."
+
+
+def safety(job: Job) -> dict[str, int | None]:
+    """The same as data of an event."""
+    return {
+        "step": job.step,
+        "durable_step": job.durable_step,
+        "redone_steps": max(0, job.step - (job.durable_step or 0)),
+    }
 
 
 def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:

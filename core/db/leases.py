@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.activity import Activity
@@ -164,6 +164,19 @@ def finish(
         error=error,
         **values,
     )
+
+
+def settle_lost(session: Session, *, max_failures: int, limit: int = 100) -> None:
+    """Cancel or pause the jobs for which that is wished and whose worker was lost: no other worker is needed for it."""
+    lost = (
+        select(Job)
+        .where(Job.status == JobStatus.RUNNING, Job.lease_expires_at < now())
+        .where(or_(Job.cancel_requested_at.is_not(None), Job.pause_requested_at.is_not(None)))
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    for job in session.scalars(lost).all():
+        _requeue_if_expired(session, job, max_failures=max_failures)
 
 
 def _leave(session: Session, lease: Lease, target: JobStatus, *, ended: str, **change: Any) -> None:

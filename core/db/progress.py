@@ -4,6 +4,7 @@ Every write is made under a lease: call `leases.hold` first in the same transact
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
@@ -218,6 +219,12 @@ def redone_by(attempts_in_order: Sequence[JobAttempt]) -> Iterator[tuple[JobAtte
             if reached > start:
                 yield attempt, reached - start
             reached = attempt.last_step
+
+
+def clock(session: Session) -> datetime:
+    """The database's time of day: every time that a job's story tells is its."""
+    moment: datetime = session.scalars(select(now())).one()
+    return moment
 
 
 def held_seconds(session: Session, job_id: JobId) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from core import keys
+from core.errors import FULL_DISK_ERRNOS
 from core.storage.store import (
     CHUNK_BYTES,
     OCTETS,
@@ -35,7 +36,6 @@ from core.storage.store import (
 SHA256_ATTRIBUTE = "user.podium.sha256"
 """The digest rides on the file itself (xattr(7)), so that bytes and digest appear in one rename."""
 PARTIAL_FOLDER = ".partial"
-_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 _OPERATOR_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 _FOLDER_FIX = "Let this process write to the folder in PODIUM_STORE_URL (owner, mount), or name another folder."
 
@@ -188,7 +188,7 @@ class FolderStore:
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> StoreError:
-        if error.errno in _FULL_ERRNOS:
+        if error.errno in FULL_DISK_ERRNOS:
             return StoreFull(f"The store's folder has no room: {error.strerror}.")
         if error.errno in _OPERATOR_ERRNOS:
             return StoreMisconfigured(f"The store's folder cannot be used: {error.strerror}.", fix=_FOLDER_FIX)

@@ -151,6 +151,20 @@ def test_while_the_broker_is_away_no_job_is_marked_as_told(sessions, settings, h
     assert dispatch(sessions, hints, settings) == 1
 
 
+@pytest.mark.parametrize(
+    ("wish", "status"), [(jobs.request_cancel, JobStatus.CANCELLED), (jobs.request_pause, JobStatus.PAUSED)]
+)
+def test_a_wish_for_a_job_whose_worker_was_lost_needs_no_other_worker(sessions, settings, wish, status):
+    lost, held = claimed(sessions), claimed(sessions)
+    for lease in (lost, held):
+        with sessions.begin() as session:
+            wish(session, jobs.get(session, lease.job_id))
+    expire(sessions, lost.job_id)
+    dispatch(sessions, DyingBroker(), settings)
+    assert read_job(sessions, lost.job_id).status is status
+    assert read_job(sessions, held.job_id).status is JobStatus.RUNNING
+
+
 def test_a_broker_that_goes_away_between_two_hints_costs_one_interval(sessions, settings):
     job_ids = [queued_job(sessions) for _ in range(3)]
 

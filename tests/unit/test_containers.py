@@ -20,12 +20,12 @@ from packaging.utils import canonicalize_name
 from sqlalchemy import make_url
 from uvicorn.importer import import_from_string
 
+from bench._chaos import seaweedfs
 from cli.main import app as podium_command
 from core.queue import TRAIN_QUEUE
 from core.settings import CHECKOUT, Settings
 from core.storage.connect import open_store
 from core.storage.s3 import S3Store
-from tests.servers import seaweedfs
 
 OUR_IMAGES = {"podium-api:local": "api", "podium-worker:local": "worker"}
 REFERENCE = re.compile(r"\$\{(\w+)(:\?|:-|)([^}]*)\}")

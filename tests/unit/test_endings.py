@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
+from bench._chaos.samples import make_summary
 from core.errors import InvalidReward, NotFound
 from core.status import StatusReason
 from core.storage.store import DigestMismatch, ObjectNotFound, StoreMisconfigured, StoreUnavailable
-from tests.worker.scripted_trainer import make_summary
 from worker.endings import Ending, EndingKind, Wished, name_ending
 from worker.inputs import ModelGone
 from worker.run_directory import FailureDetail, Outcome, RunDirectory, RunUnreadable

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from bench._chaos.samples import make_summary
 from core.db.models import Job, JobAttempt
 from core.results import ArtifactFacts, JobResults, json_schema
 from core.settings import CHECKOUT
@@ -13,7 +14,6 @@ from core.status import JobStatus
 from tests.factories import TENANT, make_spec
 from tests.samples import results_document
 from tests.unit.test_verdict import RIGHT, WRONG, evaluation
-from tests.worker.scripted_trainer import make_summary
 from worker import results
 from worker.results import LedgerFacts
 

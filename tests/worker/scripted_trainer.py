@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from core.results import Answer, Environment, Evaluation, PhaseSeconds, TaskResult
+from bench._chaos.samples import make_answer, make_rollout, make_summary
+from core.results import Evaluation, TaskResult
 from core.status import Stage
 from worker.run_directory import (
     STACKS_SIGNAL,
@@ -24,16 +25,15 @@ from worker.run_directory import (
     Notice,
     Outcome,
     Pulse,
-    Rollout,
-    RolloutGrade,
     RolloutsDone,
     RunDirectory,
     StageStarted,
     StepDone,
-    Summary,
 )
 
 TASKS = 20
+UNKEEPABLE = "\0"
+"""NUL: byte-level tokenizers can sample it, and Postgres cannot keep it."""
 BASELINE_PASSED = 8
 FINAL_PASSED = 16
 
@@ -73,7 +73,9 @@ class Trainer:
             self.step += 1
             metrics = {"reward": self.step / 10, "attempt": float(self.plan.attempt), "loss": float("nan")}
             self.run.append(StepDone(at=time.time(), step=self.step, metrics=metrics))
-            self.run.append(RolloutsDone(at=time.time(), step=self.step, rollouts=(_rollout(self.step),)))
+            self.run.append(
+                RolloutsDone(at=time.time(), step=self.step, rollouts=(make_rollout(f"step {self.step} {UNKEEPABLE}"),))
+            )
 
     def checkpoint(self, *, is_best: bool = False) -> None:
         """Appears whole, by rename."""
@@ -106,7 +108,9 @@ class Trainer:
         self.run.adapter.mkdir()
         (self.run.adapter / "adapter_model.safetensors").write_bytes(b"weights of step %d" % self.step)
         (self.run.adapter / "adapter_config.json").write_text('{"r": 16}')
-        self.run.write_outcome(Outcome(kind="finished", step=self.step, summary=make_summary(self.step)))
+        self.run.write_outcome(
+            Outcome(kind="finished", step=self.step, summary=make_summary(self.step, held_out_rows=TASKS))
+        )
         sys.exit(0)
 
     def serve(self) -> NoReturn:
@@ -157,7 +161,7 @@ class Trainer:
         self.notice("environment", variables=dict(os.environ))
 
     def _evaluate(self, name: str, passed: int) -> None:
-        answers = [_answer(task < passed) for task in range(TASKS)]
+        answers = [make_answer(passed=task < passed) for task in range(TASKS)]
         tasks = tuple(
             TaskResult(task=number, prompt_sha256=f"{number:064x}", greedy=answer, sampled=(answer,))
             for number, answer in enumerate(answers)
@@ -167,47 +171,6 @@ class Trainer:
 
     def _remember(self, *_: object) -> None:
         self.told_to_stop = True
-
-
-def _answer(passed: bool) -> Answer:
-    return Answer(completion="4", reward=float(passed), passed=passed, completion_tokens=1, finish_reason="stop")
-
-
-def _rollout(step: int) -> Rollout:
-    """Its completion holds what byte-level tokenizers can sample and Postgres cannot keep: NUL."""
-    return Rollout(
-        index=0,
-        row=1,
-        prompt="2+2",
-        completion=f"step {step} \0",
-        grades={"exact": RolloutGrade(outcome="scored", value=1.0)},
-        reward=1.0,
-        advantage=0.0,
-        completion_tokens=3,
-        finish_reason="stop",
-    )
-
-
-def make_summary(step: int) -> Summary:
-    libraries = {"torch": "2.13.0"}
-    return Summary(
-        final_step=step,
-        best_evaluation="final",
-        phases=PhaseSeconds(generation=1.0, total=1.0),
-        environment=Environment(
-            python="3.11.0", platform="Linux", device="cpu", driver=None, dtype="float32", libraries=libraries
-        ),
-        trained_tokens=1000,
-        generated_tokens=400,
-        train_rows=1,
-        held_out_rows=TASKS,
-        overlap_rows=0,
-        silent_share=0.25,
-        steps_without_gradient=1,
-        truncated_share=0.0,
-        ungraded_rollouts=0,
-        resolved_parameters={"per_device_train_batch_size": 4},
-    )
 
 
 def main() -> None:

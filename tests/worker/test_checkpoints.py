@@ -49,17 +49,18 @@ def stored(workshop: Workshop, job_id: str, step: int, name: str) -> Path:
     return root / keys.checkpoint(job_id, step, 1) / name
 
 
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 def flip_a_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [("state.json", flip_a_byte), ("MANIFEST.json", flip_a_byte), ("state.json", Path.unlink)],
-    ids=["flipped byte in a file", "flipped byte in the manifest", "missing file"],
-)
+@pytest.mark.parametrize("name", ["state.json", "only-in-step-4.bin", "MANIFEST.json"])
+@pytest.mark.parametrize("damage", [flip_a_byte, cut_in_half, Path.unlink])
 def test_a_resume_falls_back_from_a_damaged_checkpoint_and_says_so(workshop: Workshop, name, damage):
     workshop.script(TWO_CHECKPOINTS, RESUME_AND_FINISH)
     job_id = workshop.queue()
@@ -176,6 +177,15 @@ def test_the_newest_the_best_and_the_pinned_stay_and_the_others_go(workshop: Wor
     assert kept_steps(workshop, lease.job_id) == ([4, 6, 10, 12], [4, 6, 10, 12])
     commit(workshop, lease, 14, is_best=True)
     assert kept_steps(workshop, lease.job_id) == ([6, 12, 14], [6, 12, 14]), "the former best is a step like others"
+
+
+def test_a_step_that_two_attempts_saved_is_kept_as_one(workshop: Workshop):
+    first = claimed(workshop.sessions, workshop.queue(checkpoints=CheckpointSpec(every_steps=2, keep=2)))
+    for step in (2, 4):
+        commit(workshop, first, step)
+    expire(workshop.sessions, first.job_id)
+    commit(workshop, claimed(workshop.sessions, first.job_id), 4)
+    assert kept_steps(workshop, first.job_id) == ([2, 4, 4], [2, 4, 4])
 
 
 def test_a_later_attempt_resumes_from_what_retention_kept_and_retires_it_in_turn(workshop: Workshop):

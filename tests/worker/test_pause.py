@@ -1,8 +1,10 @@
 """Pausing, going on, hanging, full disks, notices: what becomes of a run that is stopped for a reason."""
 
 import errno
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from core.db import jobs
@@ -10,6 +12,7 @@ from core.status import JobStatus, StatusReason
 from core.storage.store import StoreFull
 from tests.factories import event_codes, read_events, read_job
 from tests.polling import wait_until
+from tests.servers.metadata import running_metadata_server
 from tests.worker.workshop import Workshop, is_running, trainer_of
 from worker.endings import Ending
 
@@ -169,6 +172,66 @@ def test_a_notice_of_the_cloud_moves_the_job_and_keeps_it_from_this_machine(work
     assert (job.status_reason, job.preemptions, job.durable_step) == (StatusReason.PREEMPTED, 1, job.step)
     assert workshop.start_supervisor(job_id, **variables).wait(30) == 0
     assert read_job(workshop.sessions, job_id).attempt == 1, "a machine that goes takes nothing new"
+
+
+def test_a_notice_that_says_when_grants_the_trainer_that_much_time(workshop: Workshop):
+    """It ends a step that takes longer than the grace."""
+    go = workshop.folder / "go"
+    workshop.set(stop_grace_s=0.5)
+    workshop.script([["baseline"], ["steps", 1], ["wait_for_file", str(go)], ["serve"]])
+    job_id = workshop.queue()
+    with running_metadata_server({}) as cloud:
+        variables = {"PODIUM_PREEMPTION_SOURCE": "aws", "PODIUM_PREEMPTION_URL": cloud.url}
+        supervisor = workshop.start_supervisor(job_id, **variables, PODIUM_PREEMPTION_POLL_S="0.1")
+        workshop.wait_for_step(job_id, 1)
+        at = datetime.now(UTC) + timedelta(minutes=2)
+        cloud.answers["/latest/meta-data/spot/instance-action"] = f'{{"action": "stop", "time": "{at.isoformat()}"}}'
+        log = workshop.log("worker.supervisor")
+        wait_until(lambda: "trainer_told_to_pause" in log.read_text(), what="the notice is heard")
+        with pytest.raises(psutil.TimeoutExpired):
+            supervisor.wait(3 * workshop.settings.stop_grace_s)
+        go.touch()
+        assert supervisor.wait(30) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.status_reason) == (JobStatus.QUEUED, StatusReason.PREEMPTED)
+    assert job.durable_step == job.step
+
+
+def test_a_signal_after_a_notice_leaves_the_trainer_no_more_than_the_grace(workshop: Workshop):
+    workshop.set(stop_grace_s=0.5)
+    workshop.script([["baseline"], ["steps", 1], ["hang"]])
+    job_id = workshop.queue()
+    with running_metadata_server({}) as cloud:
+        variables = {"PODIUM_PREEMPTION_SOURCE": "aws", "PODIUM_PREEMPTION_URL": cloud.url}
+        supervisor = workshop.start_supervisor(job_id, **variables, PODIUM_PREEMPTION_POLL_S="0.1")
+        workshop.wait_for_event(job_id, "hanging")
+        at = datetime.now(UTC) + timedelta(minutes=2)
+        cloud.answers["/latest/meta-data/spot/instance-action"] = f'{{"action": "stop", "time": "{at.isoformat()}"}}'
+        log = workshop.log("worker.supervisor")
+        wait_until(lambda: "trainer_told_to_pause" in log.read_text(), what="the notice is heard")
+        supervisor.terminate()
+        assert supervisor.wait(30) == 0
+    assert workshop.status(job_id) is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize("failpoints", ["", "publish.artifacts_put=sleep:2"], ids=["before the end", "after the end"])
+def test_a_cancel_that_comes_too_late_takes_nothing_from_a_finished_run(workshop: Workshop, failpoints: str):
+    go = workshop.folder / "go"
+    workshop.script([["baseline"], ["steps", 2], ["checkpoint"], ["wait_for_file", str(go)], ["finish"]])
+    job_id = workshop.queue()
+    supervisor = workshop.start_supervisor(job_id, PODIUM_FAILPOINTS=failpoints)
+    workshop.wait_for_step(job_id, 2)
+    run = workshop.settings.runs_dir / job_id / "a0001"
+    if failpoints:
+        go.touch()
+        wait_until((run / "outcome.json").exists, what="the trainer has finished")
+    workshop.cancel(job_id)
+    go.touch()
+    assert supervisor.wait(30) == 0
+    job = read_job(workshop.sessions, job_id)
+    assert (job.status, job.lease_owner) == (JobStatus.SUCCEEDED, None)
+    assert "results.json" in workshop.artifacts(job_id)
+    assert event_codes(workshop.sessions, job_id)[-1] == "succeeded"
 
 
 REPLAYED = [

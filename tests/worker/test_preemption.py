@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from core.settings import Settings
 from tests.polling import wait_until
 from tests.servers.metadata import Metadata, running_metadata_server
-from worker.preemption import Notice, PreemptionWatch, Source, is_noticed, make_source
+from worker.preemption import LONGEST_NOTICE_S, Notice, PreemptionWatch, Source, is_noticed, make_source
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
@@ -72,6 +72,12 @@ def announce(cloud: str, server: Metadata) -> None:
 
 def events(server: Metadata, *planned: dict) -> None:
     server.answers |= {EVENTS: json.dumps({"DocumentIncarnation": 2, "Events": planned}), NAME: "gpu_7"}
+
+
+@pytest.mark.parametrize(("goes_in_s", "left_s"), [(None, 0.0), (-60.0, 0.0), (60.0, 60.0), (3600.0, LONGEST_NOTICE_S)])
+def test_the_time_left_is_what_the_notice_says_within_what_a_clock_is_trusted_for(goes_in_s, left_s):
+    goes_at = None if goes_in_s is None else datetime.now(UTC) + timedelta(seconds=goes_in_s)
+    assert Notice("aws", "stop", goes_at).time_left_s == pytest.approx(left_s, abs=1.0)
 
 
 def test_without_a_source_nothing_is_ever_noticed():

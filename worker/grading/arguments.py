@@ -6,14 +6,14 @@ prompt and completion as they are, text or messages. The other forms always get 
 """
 
 import copy
-import json
 import re
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Never
+from typing import Any
 
 from core.reward_source import FORMS, GROUND_TRUTH, RewardEntry, RewardForm, sources
 from core.rows import ChatMessage
+from core.strict_json import strict_json
 from worker.grading.grades import Rollout
 from worker.grading.logged import ExtraLog, MetricLog
 from worker.grading.stand_ins import Message
@@ -147,7 +147,7 @@ def _tagged(completion: str) -> str:
 def _openai_sample(completion: str) -> dict[str, Any]:
     """The `sample` of OpenAI's python grader; `output_json` is None where the completion is not JSON."""
     try:
-        output_json = json.loads(completion, parse_constant=_refuse_constant)
+        output_json = strict_json(completion)
     except (ValueError, RecursionError):
         output_json = None
     return {
@@ -156,7 +156,3 @@ def _openai_sample(completion: str) -> dict[str, Any]:
         "output_tools": [],
         "choices": [{"index": 0, "message": _answer(completion), "finish_reason": "stop"}],
     }
-
-
-def _refuse_constant(name: str) -> Never:
-    raise ValueError(f"{name} is not JSON")

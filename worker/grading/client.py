@@ -55,6 +55,10 @@ class Grader:
     supervisor's watchdog takes for a hang. What has not been graded by then is not tried.
     """
 
+    _what = "reward"
+    _fix: str | None = None
+    """For a process that breaks while it loads; unset: the error's own."""
+
     def __init__(
         self,
         source: Path,
@@ -82,14 +86,14 @@ class Grader:
 
     def __enter__(self) -> Self:
         """Start and load; raises `InvalidReward` when the source cannot be loaded, `GraderFailed` when that crashes."""
-        source = decode_source(self._source.read_bytes())
-        self._entry = analyse(source, entry_point=self._entry_point, form=self._form)
+        self._prepare()
         self._folder = tempfile.TemporaryDirectory(prefix="podium-grader-", ignore_cleanup_errors=True)
         try:
             self._process = self._start()
         except ProcessBrokenError as error:
             self.close()
-            raise GraderFailed(f"Loading the reward failed: {error}. {self.output.text()[-2000:]}".strip()) from error
+            message = f"Loading the {self._what} failed: {error}. {self.output.text()[-2000:]}".strip()
+            raise GraderFailed(message, fix=self._fix) from error
         except BaseException:
             self.close()
             raise
@@ -203,14 +207,20 @@ class Grader:
     def _start(self) -> GradingProcess:
         assert self._folder is not None, "enter the grader first"
         process = GradingProcess(Path(self._folder.name), self.output)
-        source = decode_source(self._source.read_bytes())
-        request = {"kind": "load", "source": source, "entry": asdict(self.entry)}
         try:
-            _check_loaded(process.ask(request, self._load_deadline_s))
+            _check_loaded(process.ask(self._load_request(), self._load_deadline_s))
         except BaseException:
             process.close()
             raise
         return process
+
+    def _prepare(self) -> None:
+        """What can be said of the reward before a process is started for it."""
+        source = decode_source(self._source.read_bytes())
+        self._entry = analyse(source, entry_point=self._entry_point, form=self._form)
+
+    def _load_request(self) -> dict[str, Any]:
+        return {"kind": "load", "source": decode_source(self._source.read_bytes()), "entry": asdict(self.entry)}
 
     def _stop(self) -> None:
         if self._process is not None:

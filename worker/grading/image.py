@@ -118,9 +118,7 @@ def _base_packages() -> Path:
 
 def _system() -> tuple[list[Shown], list[Shown]]:
     """The libraries of the system, and the time zones: no programs, no configuration."""
-    shown = [
-        Shown(path, path) for path in map(Path, ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo")) if path.is_dir()
-    ]
+    shown = [Shown(path, path) for path in map(Path, _SYSTEM) if path.is_dir()]
     links = []
     for path in map(Path, _SYSTEM_ROOTS):
         if path.is_symlink():

@@ -7,7 +7,9 @@ completion survive; NaN and the infinities are refused both ways.
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Never
+from typing import Any, BinaryIO
+
+from core.strict_json import strict_json
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _ANSWER_BYTES, _BYTES_PER_GRADE = 64 * 1024, 256 * 1024
@@ -33,7 +35,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 def decode(body: bytes) -> dict[str, Any]:
     """The object in a frame's body; raises `ProtocolError` for anything else."""
     try:
-        message = json.loads(body, parse_constant=_refuse_constant)
+        message = strict_json(body)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not a frame of JSON: {error}") from error
     if not isinstance(message, dict):
@@ -61,7 +63,3 @@ def body_size(header: bytes, cap_bytes: int = MAX_FRAME_BYTES) -> int:
 def answer_cap(count: int) -> int:
     """How long the body of an answer with `count` grades may be."""
     return min(MAX_FRAME_BYTES, _ANSWER_BYTES + _BYTES_PER_GRADE * count)
-
-
-def _refuse_constant(name: str) -> Never:
-    raise ValueError(f"{name} is not JSON")

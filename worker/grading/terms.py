@@ -1,9 +1,7 @@
 """What grades a reward term: source or a built-in in a sandbox, or a built-in that does its work elsewhere."""
 
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from core.builtin_rewards.comparison import FormulaReward
 from core.builtin_rewards.outside import CodeTests, Credentials, Http
@@ -11,8 +9,7 @@ from core.builtin_rewards.parameters import Builtin
 from core.spec import BuiltinReward, RewardTerm
 from worker.grading.builtins.code_tests import CodeTestsGrader
 from worker.grading.builtins.endpoint import HttpGrader
-from worker.grading.client import Grader, GraderFailed
-from worker.grading.process import GradingProcess, ProcessBrokenError
+from worker.grading.client import Grader
 from worker.grading.rules import GradingRules
 
 AnyGrader = Grader | HttpGrader | CodeTestsGrader
@@ -41,33 +38,19 @@ def grader_of(term: RewardTerm, source: Path) -> AnyGrader | None:
 class BuiltinGrader(Grader):
     """A built-in in a grading process: patterns of users can run away, and so can mathematics."""
 
+    _what = "built-in reward"
+    _fix = "Ask the operator to run `podium doctor` on the worker."
+
     def __init__(self, parameters: Builtin) -> None:
         super().__init__(Path())
-        fields = parameters.model_dump(mode="json")
-        self._load: Mapping[str, Any] = {"kind": "load", "builtin": fields.pop("builtin"), "parameters": fields}
+        self._parameters = parameters
 
-    def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="podium-grader-", ignore_cleanup_errors=True)
-        try:
-            self._process = self._start()
-        except ProcessBrokenError as error:
-            self.close()
-            message = f"Loading the built-in reward failed: {error}. {self.output.text()[-2000:]}".strip()
-            raise GraderFailed(message, fix="Ask the operator to run `podium doctor` on the worker.") from error
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _prepare(self) -> None:
+        """It was checked when the job was created."""
 
-    def _start(self) -> GradingProcess:
-        assert self._folder is not None, "enter the grader first"
-        process = GradingProcess(Path(self._folder.name), self.output)
-        try:
-            process.ask(self._load, self._load_deadline_s)
-        except BaseException:
-            process.close()
-            raise
-        return process
+    def _load_request(self) -> dict[str, Any]:
+        fields = self._parameters.model_dump(mode="json")
+        return {"kind": "load", "builtin": fields.pop("builtin"), "parameters": fields}
 
 
 def _credentials(term: BuiltinReward, source: Path) -> Credentials | None:

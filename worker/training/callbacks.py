@@ -51,17 +51,24 @@ class StepEnd(TrainerCallback):
         self._grader_log = GraderLog(trainer.rewards, run)
         self._saved_step = scoreboard.progress.step
         self._moment: Moment | None = None
+        """After the last step; None while the weights are being changed, and before any step was taken."""
         self._metrics: dict[str, float | None] = {}
         """Of that step, as its checkpoint shows them."""
         self._pace = Pace()
         stop.time_to_safe = self._pace.time_to_safe
+        stop.save_last_step = self._save_within
 
     def save_last_good(self) -> None:
         """Save the last step that was taken, if it is not: the next one will not be, now."""
-        if self._moment is None or self._saved_step == self._moment.state.global_step:
+        moment = self._moment
+        if moment is None or self._saved_step == moment.state.global_step:
             return
-        self._trainer.state = self._moment.bring_back()
-        self._save(self._moment.state.global_step, self._metrics, is_best=False)
+        moment.bring_back(self._trainer)
+        self._save(moment.state.global_step, moment.progress, self._metrics, is_best=False)
+
+    def _save_within(self, grace_s: float) -> None:
+        if self._pace.save_cost_s <= grace_s:
+            self.save_last_good()
 
     @property
     def _progress(self) -> Progress:
@@ -86,6 +93,7 @@ class StepEnd(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._moment = None
         self._phases.enter(Phase.OPTIMIZER)
 
     def on_optimizer_step(
@@ -110,14 +118,15 @@ class StepEnd(TrainerCallback):
         self._pace.end_step()
         metrics = self._metrics = self._report(step, logs)
         failpoint("step.reported")
-        self._moment = Moment.now(state)
+        self._moment = Moment.now(self._trainer, self._progress)
         self._grader_log.tell(step)
         is_best = False
         if self._evaluation_is_due(step) and not self._stop.wanted:
             evaluated, is_best = self._evaluate(step)
             metrics.update(evaluated)
+            self._moment = Moment.now(self._trainer, self._progress)  # with the score
         if is_best or self._checkpoint_is_due(step):
-            self._save(step, metrics, is_best=is_best)
+            self._save(step, self._progress, metrics, is_best=is_best)
         control.should_training_stop |= self._stop.wanted
         if step < self._spec.max_steps:
             self._pace.begin_step()
@@ -147,9 +156,9 @@ class StepEnd(TrainerCallback):
         self._run.append(StageStarted(at=time.time(), stage=Stage.TRAINING))
         return metrics, self._scoreboard.is_best(_name(step))
 
-    def _save(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
+    def _save(self, step: int, progress: Progress, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
-            save_checkpoint(self._trainer, self._run, self._progress)
+            save_checkpoint(self._trainer, self._run, progress)
         self._saved_step = step
         self._save_clock.note_save(self._pace.save_cost_s)
         self._announce_checkpoint(step, metrics, is_best=is_best)

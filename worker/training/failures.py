@@ -1,11 +1,10 @@
 """How a run can fail by name. What is not named here is a crash."""
 
-import errno
 from typing import ClassVar
 
 import torch
 
-from core.errors import InvalidFile, ServiceError
+from core.errors import FULL_DISK_ERRNOS, InvalidFile, ServiceError
 from core.status import StatusReason
 from worker.grading.sandbox import SandboxUnavailable
 from worker.run_directory import FailureDetail
@@ -158,7 +157,7 @@ def named_failure(error: Exception) -> RunFailed:
 
 def _means_disk_full(error: Exception) -> bool:
     """torch and safetensors write from C++ and Rust, and wrap the errno into their own words."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
         return True
     return any(words in str(error) for words in _FULL_DISK)
 

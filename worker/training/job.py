@@ -174,7 +174,7 @@ def _leave(run: RunDirectory, plan: RunPlan, progress: Progress, needed_s: float
             f"and {plan.stop_grace_s:.0f} s were granted."
         )
         data = {"step": progress.step, "needed_s": round(needed_s, 1), "grace_s": plan.stop_grace_s}
-        run.append(Notice(at=time.time(), level="warn", code="left_without_saving", message=message, data=data))
+        run.append(Notice(at=time.time(), level="warn", code="step_abandoned", message=message, data=data))
     run.write_outcome(Outcome(kind="stopped", step=progress.step))
     os._exit(STOPPED_EXIT_CODE)
 

@@ -13,14 +13,17 @@ class Stopped(Exception):
 class StopRequest:
     """Whether this process was told to stop. Training asks at each step's end, evaluations after each batch.
 
-    SIGTERM grants `grace_s` seconds. Where the step and its checkpoint do not fit into them, the process leaves at
-    once: the rest of the step would be paid for and lost. Likewise where there is nothing to save.
+    SIGTERM grants `grace_s` seconds. Where the step and its checkpoint do not fit into them, the process saves the step
+    before it, if it is not, and leaves at once: the rest of the step would be paid for and lost. Likewise where there
+    is nothing to save.
     """
 
     def __init__(self) -> None:
         self.wanted = False
         self.time_to_safe: Callable[[], float | None] = lambda: None
         """Seconds until all that was done is saved; None where nobody can say."""
+        self.save_last_step: Callable[[float], None] = lambda _grace_s: None
+        """Called in the middle of a step that will not be finished, to save the one before it."""
         self._leave: Callable[[float], NoReturn] | None = None
         self._grace_s = 0.0
         self.worth_finishing = False
@@ -51,4 +54,5 @@ class StopRequest:
             self._leave(0.0)
         needed_s = self.time_to_safe()
         if needed_s is not None and needed_s > self._grace_s:
+            self.save_last_step(self._grace_s)
             self._leave(needed_s)

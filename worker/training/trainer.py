@@ -5,7 +5,7 @@ Written against TRL 1.16.0, the pinned version. Every override calls its parent;
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from trl import GRPOTrainer
@@ -26,6 +26,15 @@ from worker.training.rewards import (
 from worker.training.rollouts import RolloutBatch, find_signal, journal_entry
 
 BUFFER_FILE = "rollout_buffer.pt"
+
+
+class RolloutBuffer(NamedTuple):
+    """The rollouts that later steps still use (`num_iterations` > 1), and where in them training stands."""
+
+    step: int
+    """TRL's count of forward and backward passes."""
+    batches: Any
+    """TRL's `_buffered_inputs`; None where the next pass makes new ones."""
 
 
 class EpochRepeatSampler(RepeatSampler):
@@ -152,18 +161,25 @@ class PodiumTrainer(GRPOTrainer):
             seed=sampler.seed,
         )
 
-    def save_buffer(self, folder: Path) -> None:
-        """The rollouts that later steps still use (`num_iterations` > 1), and where in them training stands."""
+    @property
+    def buffer(self) -> RolloutBuffer:
         generate_every = self.args.steps_per_generation * self.num_iterations
-        buffer = self._buffered_inputs if self._step % generate_every else None
-        torch.save({"step": self._step, "buffer": buffer}, folder / BUFFER_FILE)
+        return RolloutBuffer(self._step, self._buffered_inputs if self._step % generate_every else None)
+
+    @buffer.setter
+    def buffer(self, buffer: RolloutBuffer) -> None:
+        self._step, self._buffered_inputs = buffer
+
+    def save_buffer(self, folder: Path) -> None:
+        step, batches = self.buffer
+        torch.save({"step": step, "buffer": batches}, folder / BUFFER_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with self._phases.phase(Phase.LOAD):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             saved = torch.load(Path(checkpoint) / BUFFER_FILE, map_location=self.args.device, weights_only=True)
-            self._step, self._buffered_inputs = saved["step"], saved["buffer"]
+            self.buffer = RolloutBuffer(saved["step"], saved["buffer"])
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """PEFT loads adapters in fp32, where TRL trains QLoRA's in bf16: put the types back before AdamW sees them."""

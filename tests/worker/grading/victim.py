@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,12 +38,10 @@ class Victim:
             self._graders[theme, hurried] = grader.__enter__()
         restarts = grader.restarts
         grades = [asdict(grade) for grade in grader.grade([self._rollout("fine"), self._rollout(name)])]
-        began = time.monotonic()
         (after,) = grader.grade([self._rollout("fine")])
         return {
             "grades": grades,
             "after": asdict(after),
-            "after_s": time.monotonic() - began,
             "restarts": grader.restarts - restarts,
             "pid": grader.pid,
             "output_bytes": len(grader.output.text()),

@@ -29,6 +29,14 @@ LONG: dict[str, Any] = {
     "evaluation": {"every_steps": 4, "samples_per_task": 6},
     "checkpoints": {"every_steps": 1},
 }
+SLOW_IN_STEPS_1_AND_3 = """\
+import time
+
+def reward(completions, want, trainer_state, **columns):
+    time.sleep({0: 2, 2: 20}.get(trainer_state.global_step, 0))
+    return [sum(letter in letters for letter in text) / 10 for text, letters in zip(completions, want)]
+"""
+"""What `runs.WANTED_LETTERS` says, slowly."""
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +113,28 @@ def test_told_to_stop_during_an_evaluation_it_takes_it_after_resuming(trainers: 
     assert [saved.is_best for saved in resumed.entries(CheckpointSaved) if saved.step == 4] == [True] * sum(is_best)
 
 
-def test_told_to_go_with_too_little_time_for_the_step_it_leaves_at_once(trainers: Trainers) -> None:
-    """What it would have saved is lost either way; the rest of the step is not paid for."""
-    layout = {**LONG, "hyperparameters": {**LONG["hyperparameters"], "max_steps": 100_000}}
-    run = trainers.lay_out("hurried", grace_s=0.0, **{**layout, "checkpoints": {"every_steps": 1_000_000}})
+def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leaves(
+    trainers: Trainers, uninterrupted: Ended
+) -> None:
+    """The rest of the step is not paid for, and of what came before nothing is lost."""
+    layout = {**LONG, "checkpoints": {"every_steps": 100}}
+    run = trainers.lay_out("hurried", grace_s=1.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
     process = trainers.start(run)
-    wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
+    wait_until(
+        lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2), what="step 3's grading"
+    )
     os.kill(process.pid or 0, signal.SIGTERM)
     stopped = trainers.finish(run, process)
     assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
-    assert stopped.entries(CheckpointSaved) == []
-    assert [entry.code for entry in stopped.entries(Notice)] == ["left_without_saving"]
+    assert [entry.step for entry in stopped.entries(CheckpointSaved)] == [stopped.outcome.step] == [2]
+    assert [entry.code for entry in stopped.entries(Notice)] == ["step_abandoned"]
+    resumed = trainers.train("hurried-resumed", resume=(run, 2), **layout)
+    assert numbers(resumed, 2) == numbers(uninterrupted, 2)
+    assert resumed.weights == uninterrupted.weights
+    ours, theirs = resumed.outcome.summary, uninterrupted.outcome.summary
+    assert ours is not None
+    assert theirs is not None
+    assert ours.model_dump(exclude={"phases", "environment"}) == theirs.model_dump(exclude={"phases", "environment"})
 
 
 def test_a_disk_that_fills_during_a_save_is_named_and_the_half_written_draft_is_gone(
@@ -130,8 +149,9 @@ def test_a_disk_that_fills_during_a_save_is_named_and_the_half_written_draft_is_
 
 
 def test_told_to_pause_it_takes_the_time_to_save(trainers: Trainers) -> None:
-    layout = {**LONG, "hyperparameters": {**LONG["hyperparameters"], "max_steps": 100_000}}
-    run = trainers.lay_out("paused", grace_s=0.0, **{**layout, "checkpoints": {"every_steps": 1_000_000}})
+    hyperparameters = {**LONG["hyperparameters"], "max_steps": 100_000}
+    layout = {**LONG, "hyperparameters": hyperparameters, "checkpoints": {"every_steps": 1_000_000}}
+    run = trainers.lay_out("paused", grace_s=0.0, **layout)
     process = trainers.start(run)
     wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
     os.kill(process.pid or 0, signal.SIGINT)

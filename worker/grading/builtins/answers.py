@@ -13,6 +13,7 @@ import regex as regex_engine
 from core.builtin_rewards.answers import Contains, ExactMatch, MultipleChoice, Numeric, Regex
 from worker.grading.builtins.outcomes import (
     NO_ANSWER,
+    PATTERN_TIMEOUT_S,
     Score,
     Scorer,
     UnfitDataError,
@@ -23,8 +24,6 @@ from worker.grading.builtins.outcomes import (
 )
 from worker.grading.grades import Rollout
 
-PATTERN_TIMEOUT_S = 1.0
-"""For one search of a user's pattern; a pattern that takes longer is the user's to mend."""
 MAX_EXPONENT = 400
 """Numbers beyond 10^400 are not read: no answer has them, and exact arithmetic on them could take for ever."""
 

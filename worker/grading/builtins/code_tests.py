@@ -14,7 +14,7 @@ from typing import Any, Self
 from core.builtin_rewards.outside import CodeTests
 from core.errors import ServiceError
 from core.reward_source import RewardEntry, RewardForm
-from core.templates import strict_json
+from core.strict_json import strict_json
 from worker.grading.builtins import code_harness
 from worker.grading.builtins.outcomes import UnfitDataError, last_fence, read_after, reference
 from worker.grading.grades import Grade, GradeOutcome, Rollout

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from core.builtin_rewards.outside import Http, is_public, signing_key
-from core.templates import strict_json
+from core.strict_json import strict_json
 from worker.grading.grades import Grade, GradeOutcome, Rollout
 from worker.grading.logged import bounded
 from worker.grading.process import OutputTail

@@ -16,6 +16,8 @@ class Score:
 
 
 NO_ANSWER = Score(None)
+PATTERN_TIMEOUT_S = 1.0
+"""For one search of a user's pattern; a pattern that takes longer is the user's to mend."""
 Scorer = Callable[[Rollout], Score]
 
 

@@ -12,11 +12,9 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from core.builtin_rewards.structure import JsonSchema
-from worker.grading.builtins.outcomes import Score, Scorer, UnfitDataError, passed
+from worker.grading.builtins.outcomes import PATTERN_TIMEOUT_S, Score, Scorer, UnfitDataError, passed
 from worker.grading.builtins.structure import NotJsonError, read_json
 from worker.grading.grades import Rollout
-
-PATTERN_TIMEOUT_S = 1.0
 
 
 def json_schema(parameters: JsonSchema) -> Scorer:

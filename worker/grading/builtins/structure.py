@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.builtin_rewards.structure import MAX_JSON_FIELDS, FormatTags, JsonBuiltin, JsonFields, JsonValid
-from core.templates import strict_json
+from core.strict_json import strict_json
 from worker.grading.builtins.outcomes import (
     NO_ANSWER,
     Score,
