@@ -1,6 +1,6 @@
 # Two images from one file:
 #   docker build --target api .      the ledger: HTTP API and migrations; no torch
-#   docker build --target worker .   the workshop: dispatcher, Celery worker, trainer; torch with CUDA
+#   docker build --target worker .   the workshop: dispatcher, Celery workers, trainer; torch with CUDA
 # To pin the base exactly, pass --build-arg BASE=python:3.12-slim-bookworm@sha256:...
 
 ARG BASE=python:3.12-slim-bookworm

@@ -10,18 +10,22 @@ from app.artifacts.endpoints import router as artifacts
 from app.diagnostics.endpoints import router as diagnostics
 from app.documentation import router as documentation
 from app.errors import install_error_handlers
+from app.evaluations.endpoints import router as evaluations
 from app.files.endpoints import router as files
+from app.graders.endpoints import router as graders
 from app.health.endpoints import router as health
 from app.health.readiness import Readiness
 from app.jobs.checkpoint_endpoints import router as checkpoints
 from app.jobs.endpoints import router as jobs
 from app.jobs.progress_endpoints import router as job_progress
+from app.jobs.rescore import router as rescore
 from app.models.endpoints import router as models
 from app.request_context import RequestContext
 from app.resources import open_resources
 from app.rewards.builtins import router as builtin_rewards
 from app.rewards.endpoints import router as rewards
 from app.routing import operation_id
+from app.signal_probes.endpoints import router as signal_probes
 from core.logging import configure_logging
 from core.settings import Settings, get_settings
 
@@ -35,7 +39,9 @@ Every create takes an `Idempotency-Key`. Ids sort by time; times are unix second
 TAGS = [
     {"name": "files", "description": "Data sets in, result files out. Uploads are checked row by row."},
     {"name": "rewards", "description": "Reward functions: Python source in immutable versions."},
+    {"name": "graders", "description": "Try a grader on one sample. It runs on the grading worker, never here."},
     {"name": "jobs", "description": "Training jobs: submit, branch, watch, pause, resume, cancel."},
+    {"name": "signal probes", "description": "How much of a job would teach something, asked before it is paid for."},
     {"name": "artifacts", "description": "What a job made: adapter, results, checkpoints."},
     {"name": "models", "description": "Base models that jobs may name, and finished adapters."},
     {"name": "health", "description": "For load balancers and operators. No key is needed."},
@@ -45,10 +51,14 @@ ROUTERS = (
     files,
     builtin_rewards,
     rewards,
+    graders,
     jobs,
     job_progress,
+    rescore,
     checkpoints,
     diagnostics,
+    evaluations,
+    signal_probes,
     artifacts,
     models,
     health,

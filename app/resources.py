@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
+from app.graders.tasks import GradingTasks
+from app.hints import Hints
 from core.db.session import Sessions, make_engine
 from core.db.silence import give_up_on_silence
 from core.settings import Settings
@@ -20,18 +22,23 @@ class Resources:
     engine: Engine
     sessions: Sessions
     store: ObjectStore
+    grading: GradingTasks
 
 
 @contextmanager
 def open_resources(settings: Settings) -> Iterator[Resources]:
     engine = make_engine(settings.database_url, pre_ping=False)
     give_up_on_silence(engine)
+    sessions = sessionmaker(engine, expire_on_commit=False)
+    hints = Hints(settings)
     try:
         yield Resources(
             settings=settings,
             engine=engine,
-            sessions=sessionmaker(engine, expire_on_commit=False),
+            sessions=sessions,
             store=open_store(settings),
+            grading=GradingTasks(sessions, hints),
         )
     finally:
+        hints.close()
         engine.dispose()

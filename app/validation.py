@@ -11,6 +11,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
+from core.builtin_rewards.outside import CREDENTIAL_FIELDS
 from core.errors import InvalidRequest, Problem
 
 Path = Sequence[str | int]
@@ -120,6 +121,9 @@ def _problems(
             yield _problem(error, loc, [])
             continue
         path = _written_path(loc, body, is_missing=error["type"] == "missing")
+        if secret := [place for place, part in enumerate(path) if part in CREDENTIAL_FIELDS]:
+            yield _problem({**error, "input": None}, path[: secret[0] + 1], [])
+            continue
         known = contract() if error["type"] == "extra_forbidden" else None
         yield _problem(error, path, known.names_at(path[:-1]) if known else [])
 

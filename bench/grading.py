@@ -2,13 +2,15 @@
 
     podium bench grading [--seconds S] [--rounds N] [--json]
 
-Every figure is measured in the sandbox and without one, turn by turn; `ratio` is the median of the pairs. The reward is
+Every figure is measured in the sandbox and without one, turn by turn; `ratio` is the median of the pairs, and where it
+has a goal, `met` means both. The exit code is 1 where a goal is not met. The reward is
 trivial, so that all of the time is ours. Prompts have 1.3 kB, completions 400 characters.
 """
 
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,8 @@ TRIVIAL = "def reward(completion, answer): return float(completion == answer)\n"
 MATHEMATICAL = "from math_verify import parse, verify\n" + TRIVIAL
 ROLLOUT = Rollout("Q" * 1300, "A" * 400, list(range(100)), {"answer": "A" * 400})
 BATCH = 64
+LEAST_RATIO = 0.9
+"""Of gradings a second: the sandbox may cost a tenth."""
 
 
 def main() -> None:
@@ -39,6 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = list(_rows(Path(folder), arguments.rounds, arguments.seconds))
     show("grading", rows, as_json=arguments.json)
+    sys.exit(0 if all(row["met"] for row in rows) else 1)
 
 
 def _rows(folder: Path, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
@@ -101,15 +106,15 @@ def _row(
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> dict[str, Any]:
-    sandboxed = statistics.median(pair[0] for pair in pairs)
-    return {
-        "what": what,
-        "sandboxed": round(sandboxed),
-        "plain": round(statistics.median(pair[1] for pair in pairs)),
-        "ratio": round(statistics.median(a / b for a, b in pairs), 2),
-        "goal": f">= {at_least:,.0f}, ratio >= 0.9" if at_least is not None else f"<= {at_most:,.0f}",
-        "met": sandboxed >= at_least if at_least is not None else at_most is not None and sandboxed <= at_most,
-    }
+    sandboxed, plain = (statistics.median(values) for values in zip(*pairs, strict=True))
+    ratio = statistics.median(one / other for one, other in pairs)
+    if at_least is not None:
+        goal, met = f">= {at_least:,.0f}, ratio >= {LEAST_RATIO:g}", sandboxed >= at_least and ratio >= LEAST_RATIO
+    else:
+        assert at_most is not None, "every figure has a goal"
+        goal, met = f"<= {at_most:,.0f}", sandboxed <= at_most
+    figures = {"sandboxed": round(sandboxed), "plain": round(plain), "ratio": round(ratio, 2)}
+    return {"what": what, **figures, "goal": goal, "met": met}
 
 
 if __name__ == "__main__":

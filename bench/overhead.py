@@ -53,6 +53,7 @@ def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
             podium.append(_run_job(client, spec))
             if pair % 2 == 1:
                 bare.append(_run_bare(steps, folder))
+            print(f"pair {pair + 1}: bare {bare[-1]:.1f} s, Podium {podium[-1]:.1f} s", file=sys.stderr, flush=True)
             stack.tend()
     ratios = [ours / theirs for ours, theirs in zip(podium, bare, strict=True)]
     return [

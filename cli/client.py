@@ -64,6 +64,16 @@ class FindingView(FromServer):
     count: int
 
 
+class LearningFindingView(FromServer):
+    code: str
+    severity: str
+    message: str
+    fix: str
+    try_next: str
+    since_step: int | None = None
+    evidence: dict[str, Any] = {}
+
+
 class StepAgeView(FromServer):
     step: int
     age_s: float
@@ -90,6 +100,7 @@ class DiagnosticsView(FromServer):
     durable_step: StepAgeView | None = None
     steps_at_risk: int = 0
     findings: list[FindingView] = []
+    learning: list[LearningFindingView] = []
 
 
 class EventView(FromServer):
@@ -149,6 +160,15 @@ class Client:
 
     def resume(self, job_id: str) -> JobView:
         return JobView.model_validate(self._send("POST", _job(job_id, "/resume")).json())
+
+    def create_signal_probe(self, body: dict[str, Any]) -> Any:
+        return self._send("POST", "/v1/signal_probes", json=body).json()
+
+    def signal_probe(self, probe_id: str) -> Any:
+        return self._send("GET", f"/v1/signal_probes/{probe_id}").json()
+
+    def cancel_signal_probe(self, probe_id: str) -> None:
+        self._send("POST", f"/v1/signal_probes/{probe_id}/cancel")
 
     def diagnose(self, job_id: str) -> DiagnosticsView:
         return DiagnosticsView.model_validate(self._send("GET", _job(job_id, "/diagnostics")).json())

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 
-from cli.client import DiagnosticsView, FindingView, JobView, StepAgeView
+from cli.client import DiagnosticsView, FindingView, JobView, LearningFindingView, StepAgeView
 
 
 def after_pause(job: JobView) -> str:
@@ -28,6 +28,8 @@ def diagnosis_lines(report: DiagnosticsView) -> Iterator[str]:
     yield f"durable   {_step(report.durable_step, 'no checkpoint yet')}; {report.steps_at_risk} steps at risk"
     for finding in report.findings:
         yield from _finding_lines(finding)
+    for learned in report.learning:
+        yield from _learning_lines(learned)
 
 
 def _step(step: StepAgeView | None, none: str) -> str:
@@ -42,3 +44,13 @@ def _finding_lines(finding: FindingView) -> Iterator[str]:
     yield f"  {finding.message}"
     yield f"  evidence: {json.dumps(finding.evidence)}"
     yield f"  fix: {finding.fix}"
+
+
+def _learning_lines(finding: LearningFindingView) -> Iterator[str]:
+    since = f", since step {finding.since_step}" if finding.since_step is not None else ""
+    yield ""
+    yield f"{finding.severity}  {finding.code}{since}"
+    yield f"  {finding.message}"
+    yield f"  evidence: {json.dumps(finding.evidence)}"
+    yield f"  fix: {finding.fix}"
+    yield f"  next: {finding.try_next}"

@@ -38,6 +38,11 @@ PROOFS = {
     Proof.CHECKSUM: "refuses a wrong checksum",
     Proof.SIGNATURE: "refuses a wrong secret",
 }
+ACCOUNTING = {
+    "cgroup": "memory bounded by a cgroup each",
+    "shared_once": "memory watched",
+    "resident": "memory watched, shared pages once for each process",
+}
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -184,12 +189,18 @@ def _sandbox_finding(found: dict[str, Any], settings: Settings) -> Finding:
         return Finding("sandbox", Health.FAIL, found["error"], found["fix"])
     layers = [f"bubblewrap {found['version']}", "seccomp", "no network", f"{found['memory_bytes'] // 1024**2} MiB"]
     layers += [f"Landlock {found['landlock']}"] if found["landlock"] else []
+    layers += [ACCOUNTING[found["accounting"]]]
     if found["missing"]:
         what = f"{', '.join(layers)}; rewards cannot import {', '.join(found['missing'])}"
         return Finding("sandbox", Health.WARN, what, "Install the `worker` extra again.")
     if not (found["landlock"] and found["counts_processes"]):
         what = f"{', '.join(layers)}; this kernel has no Landlock, or does not count processes by sandbox"
         return Finding("sandbox", Health.WARN, what, "Use Linux 5.14 or newer, with `landlock` in its lsm= list.")
+    if not found["counts_files"]:
+        what = f"{', '.join(layers)}; this user may not trace its sandboxes: their files in /tmp are not counted"
+        return Finding(
+            "sandbox", Health.WARN, what, "Give the worker CAP_SYS_PTRACE, or run it as another user than root."
+        )
     return Finding("sandbox", Health.OK, f"{', '.join(layers)}; {len(found['libraries'])} libraries")
 
 

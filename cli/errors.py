@@ -88,6 +88,15 @@ class JobNotSucceeded(ServiceError):
     code = "job_not_succeeded"
 
 
+class JobFileUnreadable(ServiceError):
+    code = "job_file_unreadable"
+    default_fix = "Give a file with the JSON body that you would send to POST /v1/fine_tuning/jobs."
+
+
+class SignalProbeFailed(ServiceError):
+    code = "signal_probe_failed"
+
+
 class KeyUnknown(ServiceError):
     code = "key_unknown"
     default_fix = "List the keys with `podium keys list`."

@@ -1,4 +1,4 @@
-"""The local stack: Postgres, Valkey, the API, the dispatcher and one worker, on one machine and one folder."""
+"""The local stack: Postgres, Valkey, the API, the dispatcher and two workers, on one machine and one folder."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from cli.processes import Child, Keeper, Program, python_module
 from cli.valkey import Valkey
 from core.db import api_keys, migrate
 from core.ids import TenantId
-from core.queue import TRAIN_QUEUE
+from core.queue import GRADING_QUEUE, TRAIN_QUEUE
 from core.settings import CHECKOUT
 
 HOST = "127.0.0.1"
@@ -29,6 +29,8 @@ PORTS_TRIED = 100
 API_TIMEOUT_S = 60.0
 READY_ANSWER_S = 2.0
 TENANT = TenantId("local")
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+"""Celery workers that know nothing of each other: the ledger knows."""
 DATABASE = "podium"
 
 Say = Callable[[str], None]
@@ -47,6 +49,7 @@ class Stack:
         self._api = Child(_api(folder.log("api"), env, listener))
         self._dispatcher = Child(_dispatcher(folder.log("dispatcher"), env))
         self._worker = Child(_worker(folder.log("worker"), env))
+        self._grader = Child(_grader(folder.log("grader"), env))
         self._keepers: list[Keeper] = []
 
     def start(self) -> Connection:
@@ -60,7 +63,8 @@ class Stack:
         self._dispatcher.start()
         self._worker.start()
         self._wait_ready()
-        children = (self._postgres.child, self._valkey.child, self._api, self._dispatcher, self._worker)
+        self._grader.start()  # its answers are waited for, so it need not be; and it would slow the others down
+        children = (self._postgres.child, self._valkey.child, self._api, self._dispatcher, self._worker, self._grader)
         self._keepers = [Keeper(child, say=self._say) for child in children]
         connection = Connection(url=self._url, api_key=api_key, pid=os.getpid())
         self._folder.write_connection(connection)
@@ -74,13 +78,19 @@ class Stack:
     def stop(self) -> None:
         """The worker first, with time to save a checkpoint; what it writes to last."""
         self._folder.connection.unlink(missing_ok=True)
-        for part in (self._worker, self._dispatcher, self._api, self._valkey, self._postgres):
+        self._grader.ask_to_stop()
+        for part in self._parts:
             part.stop()
 
     def kill(self) -> None:
         """At once: Postgres recovers on the next start, jobs continue from their last checkpoint."""
-        for part in (self._worker, self._dispatcher, self._api, self._valkey, self._postgres):
+        for part in self._parts:
             part.kill()
+
+    @property
+    def _parts(self) -> tuple[Child | Valkey | Postgres, ...]:
+        """In the order in which they end."""
+        return (self._worker, self._grader, self._dispatcher, self._api, self._valkey, self._postgres)
 
     def _prepare_ledger(self) -> str:
         """The API key of this folder, in a database with the newest schema."""
@@ -180,14 +190,27 @@ def _dispatcher(log: Path, env: dict[str, str]) -> Program:
 def _worker(log: Path, env: dict[str, str]) -> Program:
     """One training slot. Its grace covers the trainer's own, in which it saves a checkpoint."""
     pool = ("--pool", "prefork", "--concurrency", "1", "--prefetch-multiplier", "1", "-Q", TRAIN_QUEUE)
-    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     return Program(
         name="worker",
-        argv=python_module("celery", "-A", "worker.main", "worker", *pool, *quiet),
+        argv=python_module("celery", "-A", "worker.main", "worker", *pool, *QUIET),
         log=log,
         env=env,
         folder=CHECKOUT,
         stop_grace_s=read_settings().stop_grace_s + 15.0,
+        death_signal=signal.SIGTERM,
+    )
+
+
+def _grader(log: Path, env: dict[str, str]) -> Program:
+    """Tries graders and probes rewards. What is cut off at its end is done again by the next one."""
+    pool = ("--pool", "prefork", "--concurrency", "4", "--prefetch-multiplier", "1", "-Q", GRADING_QUEUE)
+    return Program(
+        name="grader",
+        argv=python_module("celery", "-A", "worker.grading_tasks.main", "worker", *pool, *QUIET),
+        log=log,
+        env=env,
+        folder=CHECKOUT,
+        stop_grace_s=5.0,
         death_signal=signal.SIGTERM,
     )
 

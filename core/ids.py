@@ -10,11 +10,17 @@ RewardId = NewType("RewardId", str)
 RewardVersionId = NewType("RewardVersionId", str)
 EventId = NewType("EventId", str)
 CheckpointId = NewType("CheckpointId", str)
+GradingTaskId = NewType("GradingTaskId", str)
 TenantId = NewType("TenantId", str)
 
 
 def new_job_id() -> JobId:
     return JobId(_new("ftjob"))
+
+
+def new_signal_probe_id() -> JobId:
+    """A probe is a job of another kind."""
+    return JobId(_new("sigprobe"))
 
 
 def new_file_id() -> FileId:
@@ -35,6 +41,10 @@ def new_event_id() -> EventId:
 
 def new_checkpoint_id() -> CheckpointId:
     return CheckpointId(_new("ftckpt"))
+
+
+def new_grading_task_id() -> GradingTaskId:
+    return GradingTaskId(_new("gtask"))
 
 
 def new_request_id() -> str:

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA_VERSION: Final = 1
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
+Decoding = Literal["greedy", "sampled"]
+
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -26,6 +28,8 @@ class Answer(Frozen):
     passed: bool | None
     completion_tokens: int
     finish_reason: Literal["stop", "length"]
+    error: str | None = None
+    """What went wrong when the grader failed; null where it had no answer."""
 
 
 class TaskResult(Frozen):
@@ -46,6 +50,15 @@ class Evaluation(Frozen):
     tasks: tuple[TaskResult, ...]
     seconds: float
 
+    def answers(self, decoding: Decoding) -> list[Answer]:
+        """Those that evaluations are ranked by, and the verdict is taken on."""
+        return [answer for task in self.tasks for answer in ((task.greedy,) if decoding == "greedy" else task.sampled)]
+
+    def is_reliable(self, decoding: Decoding, max_error_share: float) -> bool:
+        """Whether few enough answers met an error (`GradingSpec.max_error_share`) to rank it or to judge by it."""
+        answers = self.answers(decoding)
+        return sum(answer.error is not None for answer in answers) <= max_error_share * len(answers)
+
 
 class Score(Frozen):
     """How one policy did on the held-out tasks under one decoding."""
@@ -61,6 +74,9 @@ class Score(Frozen):
     mean_reward: float | None
     truncated: int
     """Answers cut at max_completion_length."""
+    pass_at: dict[int, float] = Field(default_factory=dict)
+    """Share of tasks that at least one of k samples passes, for k = 1, 2, 4, ... (Chen et al. 2021); empty where a task
+    has one sample. `pass_at[1]` is the mean over samples."""
 
 
 class EvaluationScore(Frozen):
@@ -68,12 +84,14 @@ class EvaluationScore(Frozen):
     step: int
     greedy: Score
     sampled: Score
+    ungraded_tasks: tuple[int, ...] = ()
+    """Lines of the held-out file with an answer that has no grade: left out of every mean and rate."""
 
 
 class Verdict(Frozen):
     """Baseline against final on the same held-out tasks, paired."""
 
-    decoding: Literal["greedy", "sampled"]
+    decoding: Decoding
     outcome: Literal["improved", "worse", "no_significant_change", "not_comparable"]
     sentence: str
     """The verdict in one plain sentence, with the reason when it did not learn."""
@@ -169,11 +187,28 @@ class Parameters(Frozen):
     """Of the canonical JSON of both."""
 
 
+class FindingFacts(Frozen):
+    """What a rule over the run's own numbers has found."""
+
+    code: str
+    severity: Literal["error", "warning", "info"]
+    sentence: str
+    fix: str
+    try_next: str
+    since_step: int | None
+    """Where it begins to show; null for what holds for the run as a whole."""
+    evidence: dict[str, float | int | None]
+
+
 class Diagnostics(Frozen):
     silent_share: float | None
     steps_without_gradient: int
     truncated_share: float | None
     ungraded_rollouts: int
+    ended_early: str | None = None
+    """By which rule of the job training ended before its last step; null: it did not."""
+    findings: tuple[FindingFacts, ...] = ()
+    """Why it did not learn, or what went wrong while it did; the gravest first."""
 
 
 class Tokens(Frozen):

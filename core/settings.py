@@ -12,7 +12,9 @@ BUNDLED_MODEL = "podium/tiny"
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="PODIUM_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PODIUM_", env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
+    )
 
     # Where things are.
     database_url: str = "postgresql+psycopg://podium@127.0.0.1:5432/podium"
@@ -61,6 +63,10 @@ class Settings(BaseSettings):
     allow_private_reward_urls: bool = False
     """Whether the built-in reward `http` may ask hosts that are not on the internet: this machine, its network, the
     cloud's metadata. Anybody who may create jobs can then send requests there."""
+    grader_wait_s: float = Field(12.0, ge=0, le=50)
+    """How long a request to try a grader waits for the grading worker; an answer usually takes well under a second."""
+    report_wait_s: float = Field(3.0, ge=0, le=50)
+    """How long an upload of a reward, and a dry run of a job, wait for the report of a probe."""
 
     # The worker.
     trainer_python: Path | None = None

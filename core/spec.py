@@ -17,6 +17,7 @@ from core.builtin_rewards.catalogue import AnyBuiltin
 from core.ids import CheckpointId, FileId, JobId, RewardId, RewardVersionId
 from core.reward_source import RewardForm
 from core.rows import FileFormat
+from core.watch import MAX_WATCHED, WatchedField
 
 DEFAULT_LEARNING_RATE = {"lora": 2e-5, "qlora": 2e-5, "full": 1e-6}
 """Adapters take larger steps than full weights: the usual choices of the GRPO recipes in the field."""
@@ -72,6 +73,12 @@ class Hyperparameters(Frozen):
     warmup_steps: int = Field(0, ge=0)
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
     gradient_checkpointing: bool = False
+    fast_path: bool = True
+    """Leave out the passes that change no gradient: silent groups, repeated prompts, padding (docs/trainer.md). Off,
+    every pass is TRL's own."""
+    audit_every: int | None = Field(None, ge=0)
+    """Optimizer steps between comparisons of the fast path's gradient with TRL's (`fast/grad_relative_error`); each
+    costs the passes of two more steps. Unset or 0: never."""
     use_vllm: bool = False
     """Generate with a colocated vLLM engine; needs the `vllm` extra in the trainer's environment."""
 
@@ -159,6 +166,20 @@ class GradingSpec(Frozen):
     """A step with more ungraded rollouts than this is bad, and so is one in which no rollout has a reward."""
     max_bad_steps: int = Field(5, ge=1, le=1_000_000)
     """So many bad steps running are too many."""
+
+
+class StopSpec(Frozen):
+    """When to end before `max_steps`: a run without signal costs as much as one with it."""
+
+    silent_share_above: float | None = Field(None, gt=0, lt=1)
+    """Of all groups of the last `window` steps; unset: silence alone ends nothing."""
+    window: int = Field(50, ge=5, le=10_000)
+    """Optimizer steps. A run that is shorter is never ended by silence."""
+    then: Literal["warn", "pause", "stop"] = "pause"
+    """`pause` saves and waits for a person; `stop` takes the final evaluation and publishes what there is."""
+    held_out_patience: int | None = Field(None, ge=1, le=1000)
+    """So many evaluations in a row without a new best held-out reward end training; the best checkpoint stays marked.
+    Needs `evaluation.every_steps`."""
 
 
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -277,6 +298,9 @@ class JobSpec(Frozen):
     evaluation: EvaluationSpec
     checkpoints: CheckpointSpec = CheckpointSpec()
     grading: GradingSpec = GradingSpec()
+    stop: StopSpec = StopSpec()
+    watch: tuple[WatchedField, ...] = Field((), max_length=MAX_WATCHED)
+    """Counted at every step; the reward knows nothing of them."""
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Passed to the tokenizer's chat template, e.g. `{"enable_thinking": false}` for Qwen3."""
     suffix: str | None = None

@@ -37,10 +37,21 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 }
 
 
+class JobKind(StrEnum):
+    """What a row of the jobs table asks a worker to do."""
+
+    GRPO = "grpo"
+    """Train: what clients call a job."""
+    SIGNAL_PROBE = "signal_probe"
+    """Sample and grade what the job would begin with, and train nothing."""
+
+
 class Stage(StrEnum):
     """What a running job is doing."""
 
     PREPARING = "preparing"
+    PROBING = "probing"
+    """Of a signal probe: it samples completions and grades them."""
     BASELINE = "baseline"
     TRAINING = "training"
     EVALUATING = "evaluating"
@@ -65,6 +76,8 @@ class StatusReason(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     GRADER_FAILED = "grader_failed"
     """The reward could not be loaded, or failed too often to train on."""
+    SIGNAL_STARVED = "signal_starved"
+    """All rewards of nearly all groups were equal for as long as the job allows; a person has to say what now."""
     MODEL_UNUSABLE = "model_unusable"
     """The weights, tokenizer or chat template cannot be used for this job."""
     DATA_UNUSABLE = "data_unusable"

@@ -14,7 +14,8 @@ from core.db.models import Job
 from core.db.session import Sessions
 from core.errors import FULL_DISK_ERRNOS, InvalidReward, ServiceError
 from core.settings import Settings
-from core.status import JobStatus, StatusReason
+from core.signal_report import SignalReport
+from core.status import JobKind, JobStatus, StatusReason
 from core.storage.store import ObjectStore, StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
 from worker import publisher
 from worker.inputs import ModelGone
@@ -39,6 +40,8 @@ class Ending:
     kind: EndingKind
     summary: Summary | None = None
     failure: FailureDetail | None = None
+    report: SignalReport | None = None
+    """Of a finished signal probe, in place of the summary."""
 
     @classmethod
     def failed(cls, failure: FailureDetail) -> Self:
@@ -102,7 +105,7 @@ def name_ending(run: RunDirectory, exit_code: int, wished: Wished) -> Ending:
     """
     outcome = run.read_outcome()
     if outcome is not None and outcome.kind == "finished":
-        return Ending(EndingKind.FINISHED, summary=outcome.summary)
+        return Ending(EndingKind.FINISHED, summary=outcome.summary, report=outcome.report)
     if wished.ending is not None:
         return wished.ending
     if outcome is not None and outcome.kind == "stopped":
@@ -123,6 +126,8 @@ def record(
     """
     log.info("attempt_ended", kind=ending.kind, reason=ending.failure.reason if ending.failure else None)
     match ending.kind:
+        case EndingKind.FINISHED if ending.report is not None:
+            publisher.publish_report(sessions, lease, ending.report)
         case EndingKind.FINISHED:
             assert ending.summary is not None
             publisher.publish(sessions, store, lease, run, ending.summary, settings)
@@ -186,10 +191,11 @@ def _record_paused(sessions: Sessions, lease: Lease) -> None:
 
 
 def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, settings: Settings) -> None:
+    """Nothing of a signal probe is worth a pause: it fails where a job would wait for somebody to mend something."""
     with sessions.begin() as session:
         leases.hold(session, lease)
         job = session.get_one(Job, lease.job_id, populate_existing=True)
-        if failure.pauses:
+        if failure.pauses and lease.kind is JobKind.GRPO:
             message = f"Paused: {failure.message} {jobs.what_is_safe(job)} {failure.fix or ''}".rstrip()
             leases.pause(session, lease, reason=failure.reason, message=message, data=jobs.safety(job))
             return

@@ -8,14 +8,16 @@ from pathlib import Path
 import structlog
 
 from core import keys
-from core.db import events, jobs, leases, progress, rewards
+from core.db import events, jobs, leases, progress, rewards, signal_probes
 from core.db.leases import Lease
 from core.db.models import Job
 from core.db.session import Sessions
 from core.errors import InvalidReward, NotFound
 from core.results import Evaluation
 from core.settings import Settings
+from core.signal_report import ProbeSize
 from core.spec import AdapterMethod, CheckpointRef, DataRef, ModelSource, PinnedReward, RewardTerm
+from core.status import JobKind
 from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, require_digest
 from worker import checkpoints
 from worker.run_directory import RunDirectory, RunPlan
@@ -60,6 +62,7 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
             attempt=lease.attempt,
             spec=lease.spec,
             model_path=_model_path(lease, settings),
+            probe=_probe_size(sessions, lease),
             resume_step=step,
             stop_grace_s=settings.stop_grace_s,
             mean_time_between_preemptions_s=settings.mean_time_between_preemptions_s,
@@ -135,6 +138,13 @@ def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
         message = f"{begin}; {redone} steps are done again."
         code, data = "restarted" if step is None else "resumed", {"step": step, "redone_steps": redone}
         events.add(session, lease.job_id, code=code, message=message, data=data)
+
+
+def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:
+    if lease.kind is not JobKind.SIGNAL_PROBE:
+        return None
+    with sessions() as session:
+        return signal_probes.size_of(session, lease.job_id)
 
 
 def _model_path(lease: Lease, settings: Settings) -> Path | None:

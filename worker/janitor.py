@@ -1,4 +1,5 @@
 """Removes from the store what nobody owns: torn and given up checkpoints, uploads that never ended, orphans.
+And from the ledger what nobody will ask for again: old idempotency keys and grading tasks.
 
 What is listed is only suspected. An object must be old, by the store's own clock, and the ledger is asked about each
 one just before it is deleted (`core.db.orphans` says why its answer cannot be overtaken).
@@ -6,13 +7,13 @@ one just before it is deleted (`core.db.orphans` says why its answer cannot be o
 
 import threading
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
 
 from core import keys
-from core.db import idempotency, orphans
+from core.db import grading_tasks, idempotency, orphans
 from core.db.session import Sessions
 from core.failpoints import failpoint
 from core.keys import CheckpointPlace, Place
@@ -24,6 +25,8 @@ log = structlog.get_logger()
 
 IDEMPOTENCY_KEPT_S = 7 * 86400.0
 """A client that repeats a request does so within seconds or, after an outage, days."""
+GRADING_TASKS_KEPT_S = 86400.0
+"""Whoever waited for the answer has long read it; a day is for people who look into what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Collected:
     uploads: int = 0
     probes: int = 0
     idempotency_keys: int = 0
+    grading_tasks: int = 0
 
 
 def tend(sessions: Sessions, settings: Settings, stop: threading.Event) -> None:
@@ -57,8 +61,10 @@ def collect(sessions: Sessions, store: ObjectStore, settings: Settings) -> Colle
             log.info("collection_runs_elsewhere")
             return Collected()
         with sessions.begin() as session:
-            forgotten = idempotency.forget(session, older_than_s=IDEMPOTENCY_KEPT_S)
-        collected = _Round(sessions, store, settings.gc_min_age_s).run(forgotten)
+            keys_forgotten = idempotency.forget(session, older_than_s=IDEMPOTENCY_KEPT_S)
+            tasks_forgotten = grading_tasks.forget(session, older_than_s=GRADING_TASKS_KEPT_S)
+        removed = _Round(sessions, store, settings.gc_min_age_s).run()
+        collected = replace(removed, idempotency_keys=keys_forgotten, grading_tasks=tasks_forgotten)
     log.info("collected", **asdict(collected))
     return collected
 
@@ -70,7 +76,7 @@ class _Round:
         self._min_age_s = min_age_s
         self._before = store.clock() - timedelta(seconds=min_age_s)
 
-    def run(self, forgotten: int) -> Collected:
+    def run(self) -> Collected:
         places = _newest(self._store.list(keys.JOBS))
         removed = [place for place, modified_at in places.items() if self._remove_place(place, modified_at)]
         checkpoints = sum(isinstance(place, CheckpointPlace) for place in removed)
@@ -80,7 +86,6 @@ class _Round:
             files=0 if self._is_anothers(places.keys()) else self._remove_files(),
             uploads=self._store.abort_uploads(self._min_age_s),
             probes=self._remove_probes(),
-            idempotency_keys=forgotten,
         )
 
     def _remove_place(self, place: Place, modified_at: datetime) -> bool:

@@ -5,6 +5,7 @@ Evidence for each choice: docs/decisions/0001-the-row-is-the-truth.md.
 """
 
 import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -25,8 +26,9 @@ _stopping = mmap.mmap(-1, 1)
 """One byte that the main process shares with its pool children: not 0 once the worker is shutting down."""
 
 
-def make_celery(settings: Settings) -> Celery:
-    app = Celery("podium", broker=settings.broker_url.get_secret_value(), include=["worker.tasks"])
+def make_celery(settings: Settings, *, include: Sequence[str] = ("worker.tasks",)) -> Celery:
+    """`include`: the modules with the tasks that the app's workers run."""
+    app = Celery("podium", broker=settings.broker_url.get_secret_value(), include=list(include))
     app.conf.update(
         task_default_queue=TRAIN_QUEUE,
         task_routes={TRAIN_TASK: {"queue": TRAIN_QUEUE}},

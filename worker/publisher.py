@@ -8,14 +8,16 @@ from pathlib import Path
 import structlog
 
 from core import keys
-from core.db import checkpoints, files, leases, progress
+from core.db import checkpoints, files, learning, leases, progress, signal_probes
 from core.db.leases import Lease
 from core.db.models import File, Job
 from core.db.session import Sessions
 from core.failpoints import failpoint
 from core.ids import new_file_id
+from core.learning.findings import learning_findings
 from core.results import ArtifactFacts, Evaluation
 from core.settings import Settings
+from core.signal_report import SignalReport
 from core.status import JobStatus, Stage
 from core.storage.store import OCTETS, ObjectStore, digest_of
 from worker import results
@@ -62,6 +64,15 @@ def publish(
     )
     failpoint("publish.committed")
     log.info("published", outcome=document.verdict.outcome, p_value=document.verdict.p_value)
+
+
+def publish_report(sessions: Sessions, lease: Lease, report: SignalReport) -> None:
+    """End a signal probe as succeeded. May be repeated. Raises `LeaseLost` when fenced."""
+    with sessions.begin() as session:
+        leases.hold(session, lease)
+        signal_probes.set_report(session, lease, report)
+        leases.finish(session, lease, JobStatus.SUCCEEDED, message=report.sentence)
+    log.info("probe_published", silent_share=report.silent_share)
 
 
 def _begin(sessions: Sessions, lease: Lease) -> dict[str, Evaluation]:
@@ -115,6 +126,7 @@ def _gather(
             now=progress.clock(session),
             held_seconds=progress.held_seconds(session, lease.job_id),
             redone_steps=progress.redone_steps(session, lease.job_id),
+            findings=learning_findings(learning.run_numbers(session, lease.job_id, lease.spec)),
         )
 
 

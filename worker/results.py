@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from core import verdict
 from core.db.models import Job, JobAttempt
+from core.learning.finding import LearningFinding, Severity
 from core.results import (
     ArtifactFacts,
     AttemptFacts,
@@ -15,6 +17,7 @@ from core.results import (
     Diagnostics,
     Evaluation,
     EvaluationScore,
+    FindingFacts,
     JobFacts,
     JobResults,
     ModelFacts,
@@ -24,8 +27,9 @@ from core.results import (
     Tokens,
 )
 from core.spec import JobSpec
-from worker import verdict
 from worker.run_directory import Summary
+
+NEARLY_SILENT = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class LedgerFacts:
     now: datetime
     held_seconds: float
     redone_steps: int
+    findings: Sequence[LearningFinding] = ()
+    """What rules say of the run's own numbers, the gravest first."""
 
 
 def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: float) -> JobResults:
@@ -59,13 +65,15 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
             facts.evaluations["final"],
             decoding=spec.evaluation.decoding,
             seed=spec.seed,
-            silent_share=summary.silent_share,
+            why=_why(facts.findings, summary.silent_share),
         ),
         diagnostics=Diagnostics(
             silent_share=summary.silent_share,
             steps_without_gradient=summary.steps_without_gradient,
             truncated_share=summary.truncated_share,
             ungraded_rollouts=summary.ungraded_rollouts,
+            ended_early=summary.ended_early,
+            findings=tuple(_finding(finding) for finding in facts.findings),
         ),
         time=summary.phases,
         tokens=Tokens(generated=summary.generated_tokens, trained=summary.trained_tokens),
@@ -79,6 +87,28 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
         preemptions=facts.job.preemptions,
         environment=summary.environment,
         artifacts=tuple(facts.artifacts),
+    )
+
+
+def _why(findings: Sequence[LearningFinding], silent_share: float | None) -> str | None:
+    """The gravest finding that is no mere remark; else the silence of the groups, where it was nearly complete."""
+    grave = next((finding for finding in findings if finding.severity is not Severity.INFO), None)
+    if grave is not None:
+        return grave.sentence
+    if silent_share is None or silent_share < NEARLY_SILENT:
+        return None
+    return f"In {silent_share:.0%} of the groups all rewards were equal, so there was next to nothing to learn from."
+
+
+def _finding(finding: LearningFinding) -> FindingFacts:
+    return FindingFacts(
+        code=finding.code,
+        severity=finding.severity.value,
+        sentence=finding.sentence,
+        fix=finding.fix,
+        try_next=finding.try_next,
+        since_step=finding.since_step,
+        evidence=finding.evidence,
     )
 
 
@@ -162,13 +192,15 @@ def _audit(attempt: JobAttempt) -> ResumeAuditFacts | None:
 def _best(
     evaluations: Mapping[str, Evaluation], scores: Mapping[str, EvaluationScore], spec: JobSpec
 ) -> EvaluationScore:
-    """Highest mean held-out reward; the earliest of equals."""
+    """Highest mean held-out reward; the earliest of equals. What could not be graded reliably is not ranked."""
+    decoding, most = spec.evaluation.decoding, spec.grading.max_error_share
+    ranked = [name for name, evaluation in evaluations.items() if evaluation.is_reliable(decoding, most)]
 
     def rank(name: str) -> tuple[float, int]:
-        reward = verdict.mean_reward(evaluations[name], spec.evaluation.decoding)
+        reward = verdict.mean_reward(evaluations[name], decoding)
         return (float("-inf") if reward is None else reward, -evaluations[name].step)
 
-    return scores[max(evaluations, key=rank)]
+    return scores[max(ranked or evaluations, key=rank)]
 
 
 def _weights_digest(artifacts: Sequence[ArtifactFacts]) -> str:

@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from core.errors import ServiceError
 from core.results import Environment, Evaluation, PhaseSeconds
+from core.signal_report import ProbeSize, SignalReport
 from core.spec import JobSpec
 from core.status import Stage, StatusReason
 
@@ -143,6 +144,8 @@ class RunPlan(BaseModel):
     spec: JobSpec
     model_path: Path | None
     """Folder of an operator's model; unset means the Hub, at `spec.model.revision`."""
+    probe: ProbeSize | None = None
+    """Only sample and grade so much, and train nothing."""
     resume_step: int | None = None
     """Step of the checkpoint in resume/; unset means a run from the start."""
     stop_grace_s: float = 25.0
@@ -181,6 +184,8 @@ class Summary(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     final_step: int
+    ended_early: str | None = None
+    """By which rule of the job training ended before its last step."""
     best_evaluation: str
     """Name of the best held-out evaluation: may be `baseline`."""
     phases: PhaseSeconds
@@ -208,11 +213,13 @@ class Outcome(BaseModel):
     step: int
     failure: FailureDetail | None = None
     summary: Summary | None = None
+    report: SignalReport | None = None
+    """Of a signal probe, in place of a summary."""
 
     @model_validator(mode="after")
     def _says_what_it_must(self) -> Self:
-        if self.kind == "finished" and self.summary is None:
-            raise ValueError("a finished run has a summary")
+        if self.kind == "finished" and self.summary is None and self.report is None:
+            raise ValueError("a finished run has a summary, or a signal probe's report")
         if self.kind == "failed" and self.failure is None:
             raise ValueError("a failed run says why")
         return self

@@ -52,6 +52,17 @@ EXAMPLE: JsonDict = {
             "count": 1,
         }
     ],
+    "learning": [
+        {
+            "code": "truncated",
+            "severity": "warning",
+            "message": "41% of the completions were cut at 160 tokens before they ended.",
+            "fix": "Raise max_completion_length (160).",
+            "try_next": "A penalty that sets in before the limit (the built-in reward `overlong`).",
+            "since_step": 31,
+            "evidence": {"truncated_share": 0.41, "max_completion_length": 160},
+        }
+    ],
 }
 
 
@@ -142,6 +153,18 @@ class Finding(Reply):
     count: int
 
 
+class LearningFinding(Reply):
+    """Why the run does not learn, or will not for long: a rule over its own numbers."""
+
+    code: str
+    severity: Severity
+    message: str
+    fix: str
+    try_next: str = Field(description="What would teach this model more.")
+    since_step: int | None = Field(None, description="Where it begins to show; null: it holds for the whole run.")
+    evidence: dict[str, Any] = Field(description="The numbers behind it.")
+
+
 class Diagnostics(Reply):
     model_config = ConfigDict(frozen=True, json_schema_extra={"examples": [EXAMPLE]})
 
@@ -157,4 +180,5 @@ class Diagnostics(Reply):
     newest_step: StepAge | None = None
     durable_step: StepAge | None = Field(None, description="What a lost worker cannot take away.")
     steps_at_risk: int = Field(description="Steps beyond the durable one: a lost worker costs these.")
-    findings: list[Finding] = Field(description="The gravest first.")
+    findings: list[Finding] = Field(description="About the job and its machines; the gravest first.")
+    learning: list[LearningFinding] = Field(description="About what the model learns; the gravest first.")

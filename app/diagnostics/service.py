@@ -1,26 +1,37 @@
 """Where a job stands: its row and its evidence, read together, and judged by pure functions."""
 
-from app.diagnostics import situation
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from app.diagnostics import replies, situation
 from app.diagnostics.findings import findings
 from app.diagnostics.replies import Diagnostics
 from app.jobs.replies import unix
 from app.jobs.service import require_job
-from core.db import evidence
+from core.db import evidence, learning
 from core.db.evidence import Evidence
 from core.db.models import Job
 from core.db.session import Sessions
 from core.ids import JobId, TenantId
+from core.learning.finding import LearningFinding
+from core.learning.findings import learning_findings
 from core.settings import Settings
+from core.spec import JobSpec
 
 
 def diagnose(sessions: Sessions, settings: Settings, tenant_id: TenantId, job_id: JobId) -> Diagnostics:
     with sessions() as session:
         job = require_job(session, tenant_id, job_id)
         facts = evidence.gather(session, job)
-    return diagnostics_of(job, facts, settings)
+        learned = _learning_findings(session, job)
+    return diagnostics_of(job, facts, settings, learned)
 
 
-def diagnostics_of(job: Job, facts: Evidence, settings: Settings) -> Diagnostics:
+def diagnostics_of(
+    job: Job, facts: Evidence, settings: Settings, learned: Sequence[LearningFinding] = ()
+) -> Diagnostics:
     return Diagnostics(
         job_id=job.id,
         at=unix(facts.at),
@@ -34,4 +45,26 @@ def diagnostics_of(job: Job, facts: Evidence, settings: Settings) -> Diagnostics
         durable_step=situation.durable_step(facts),
         steps_at_risk=situation.steps_at_risk(job),
         findings=findings(job, facts, settings),
+        learning=[_shown(finding) for finding in learned],
+    )
+
+
+def _learning_findings(session: Session, job: Job) -> Sequence[LearningFinding]:
+    """None for a spec of another version: nobody can say what was asked for."""
+    try:
+        spec = JobSpec.model_validate(job.spec)
+    except ValidationError:
+        return ()
+    return learning_findings(learning.run_numbers(session, job.id, spec))
+
+
+def _shown(finding: LearningFinding) -> replies.LearningFinding:
+    return replies.LearningFinding(
+        code=finding.code,
+        severity=replies.Severity(finding.severity),
+        message=finding.sentence,
+        fix=finding.fix,
+        try_next=finding.try_next,
+        since_step=finding.since_step,
+        evidence=finding.evidence,
     )

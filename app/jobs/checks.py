@@ -1,5 +1,6 @@
 """Everything that can be wrong with a job beyond the shape of its body, found at once. Pure over `Facts`."""
 
+import difflib
 from collections.abc import Iterator, Sequence
 
 from app.jobs import branch
@@ -51,6 +52,12 @@ class MissingColumn(InvalidRequest):
     code = "missing_column"
 
 
+class RewardDoesNotLoad(InvalidRequest):
+    """The probe of the reward found that its source cannot be loaded: no step could be graded."""
+
+    code = "reward_does_not_load"
+
+
 class TooFewHeldOutTasks(InvalidRequest):
     code = "too_few_held_out_tasks"
 
@@ -68,6 +75,7 @@ _KINDS: dict[str, type[InvalidRequest]] = {
         CheckpointGone,
         AdapterDiffers,
         MissingColumn,
+        RewardDoesNotLoad,
         TooFewHeldOutTasks,
         TooFewRows,
         ModelNotFound,
@@ -77,15 +85,15 @@ _KINDS: dict[str, type[InvalidRequest]] = {
 """The error of a job whose problems are all of one kind; different ones together are an `InvalidRequest`."""
 
 
-def refusal(problems: Sequence[Problem]) -> InvalidRequest:
+def refusal(problems: Sequence[Problem], *, subject: str = "The job") -> InvalidRequest:
     codes = {problem.code for problem in problems}
     kind = _KINDS.get(problems[0].code, InvalidRequest) if len(codes) == 1 else InvalidRequest
-    return kind.of(list(problems), subject="The job")
+    return kind.of(list(problems), subject=subject)
 
 
 def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
     """What is wrong with the job, its model apart; in the order of the body's fields."""
-    problems = [*facts.problems, *_same_file(body), *reward_problems(plan, facts)]
+    problems = [*facts.problems, *_same_file(body), *reward_problems(plan, facts), *_watched_columns(plan, facts)]
     if facts.start is not None and isinstance(body.method.chosen, GrpoMethod):
         field = plan.path("adapter")
         problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)
@@ -102,6 +110,18 @@ def _same_file(body: JobCreate) -> Iterator[Problem]:
         message = "is the training file: its tasks would not be held out"
         fix = "Upload the held-out tasks as a file of their own, or leave validation_file out."
         yield Problem("validation_file", message, "same_file", fix)
+
+
+def _watched_columns(plan: Plan, facts: Facts) -> Iterator[Problem]:
+    if facts.training is None:
+        return
+    for number, field in enumerate(plan.watch):
+        if field.column is None or field.column in facts.training.columns:
+            continue
+        near = difflib.get_close_matches(field.column, facts.training.columns, n=1)
+        fix = f"Did you mean `{near[0]}`?" if near else "Name a column that every row has."
+        message = f"the rows of training_file have no column `{field.column}`"
+        yield Problem(f"{plan.field}.watch[{number}].column", message, MissingColumn.code, fix)
 
 
 def _too_few_tasks(body: JobCreate, plan: Plan, split: Split) -> Problem:

@@ -12,10 +12,15 @@ from app.errors import error_responses
 from app.idempotency import IdempotencyDep
 from app.jobs import service, wishes
 from app.jobs.replies import JobObject, JobPreview
+from app.jobs.reports import with_reports
+from app.jobs.resolve import Resolved
 from app.jobs.schemas import JobCreate
 from app.jobs.service import Submission
 from app.paging import ListReply, PageDep, list_reply
+from app.rewards.reports import ReportsDep
 from app.routing import resource_router
+from app.signal_probes.service import preview_with_probe
+from core.errors import InvalidRequest, Problem
 from core.ids import JobId
 from core.status import JobStatus
 
@@ -49,16 +54,29 @@ def create_job(
     sessions: SessionsDep,
     settings: SettingsDep,
     caller: CallerDep,
+    reports: ReportsDep,
     once: IdempotencyDep,
     body: JobCreate,
     dry_run: Annotated[bool, Query(description="Check everything, resolve every default, create nothing.")] = False,
+    signal_probe: Annotated[
+        bool, Query(description="With `dry_run`: also record a signal probe of this job, and name it in the reply.")
+    ] = False,
     if_match: Annotated[str | None, Header(description="ETag of a preview: run exactly that, or answer 412.")] = None,
 ) -> Response:
     """Record a job. It is checked whole before: files, columns, rewards, model; all problems come at once."""
+
+    def preview() -> Resolved:
+        return with_reports(reports, caller.tenant_id, service.preview(sessions, settings, caller.tenant_id, body))
+
+    if signal_probe:
+        if not dry_run:
+            fix = "Add dry_run=true; or create the probe by itself, with POST /v1/signal_probes."
+            raise InvalidRequest.of([Problem("signal_probe", "goes with `dry_run` only", "conflicting_fields", fix)])
+        return preview_with_probe(sessions, caller.tenant_id, body, preview, once)
     if dry_run:
-        resolved = service.preview(sessions, settings, caller.tenant_id, body)
+        resolved = preview()
         reply = JobPreview.of(resolved)
-        return JSONResponse(reply.model_dump(mode="json"), headers={"ETag": service.etag_of(resolved)})
+        return JSONResponse(reply.model_dump(mode="json"), headers={"ETag": service.etag_of(resolved.spec)})
     return service.submit(sessions, settings, Submission(caller.tenant_id, body, if_match), once)
 
 

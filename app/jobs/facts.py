@@ -66,18 +66,21 @@ def gather(
 ) -> Facts:
     """`start` is what `branch.find` says of the model."""
     problems = [start] if isinstance(start, Problem) else []
-    training = _dataset(session, tenant_id, "training_file", body.training_file, problems)
+    training = known_dataset(session, tenant_id, "training_file", body.training_file, problems)
     held_out = None
     if body.validation_file is not None:
-        held_out = _dataset(session, tenant_id, "validation_file", body.validation_file, problems)
+        held_out = known_dataset(session, tenant_id, "validation_file", body.validation_file, problems)
     if isinstance(plan.rewards, tuple):
-        found = tuple(_terms(session, tenant_id, plan.rewards, f"{plan.field}.rewards", problems))
+        found = tuple(known_terms(session, tenant_id, plan.rewards, f"{plan.field}.rewards", problems))
     else:
-        found = tuple(_graders(plan.rewards, f"{plan.field}.grader", problems))
+        found = tuple(known_graders(plan.rewards, f"{plan.field}.grader", problems))
     return Facts(training, held_out, found, start if isinstance(start, BranchPoint) else None, problems)
 
 
-def _dataset(session: Session, tenant_id: TenantId, name: str, file_id: FileId, problems: list[Problem]) -> File | None:
+def known_dataset(
+    session: Session, tenant_id: TenantId, name: str, file_id: FileId, problems: list[Problem]
+) -> File | None:
+    """The caller's data set that the field `name` names; None, and a problem, when there is none."""
     file = files.get_owned(session, tenant_id, file_id)
     if file is None:
         fix = "Upload the file with POST /v1/files, or list yours with GET /v1/files."
@@ -91,9 +94,10 @@ def _dataset(session: Session, tenant_id: TenantId, name: str, file_id: FileId, 
     return file
 
 
-def _terms(
+def known_terms(
     session: Session, tenant_id: TenantId, terms: tuple[AnyTerm, ...], path: str, problems: list[Problem]
 ) -> Iterator[KnownReward | KnownBuiltin]:
+    """The terms that are there; the others become `problems`."""
     for number, term in enumerate(terms):
         place = f"{path}[{number}]"
         if isinstance(term, BuiltinTerm):
@@ -142,23 +146,28 @@ def _entry(version: RewardVersion, term: UploadedTerm, place: str) -> RewardEntr
         return Problem(f"{place}.form", first.message, first.code, first.fix)
 
 
-def _graders(grader: AnyGrader, path: str, problems: list[Problem]) -> Iterator[KnownReward | KnownBuiltin]:
-    """One term; for a multi grader one of weight 0 for each that it reads, and the formula, which counts alone."""
+def known_graders(
+    grader: AnyGrader, path: str, problems: list[Problem], *, any_form: bool = False
+) -> Iterator[KnownReward | KnownBuiltin]:
+    """One term; for a multi grader one of weight 0 for each that it reads, and the formula, which counts alone.
+
+    `any_form`: whether a python grader may be in another form than OpenAI's.
+    """
     if not isinstance(grader, MultiGrader):
-        yield from _grader(grader, grader.name, 1.0, path, problems)
+        yield from _grader(grader, grader.name, 1.0, path, problems, any_form=any_form)
         return
     for key, one in grader.graders.items():
-        yield from _grader(one, key, 0.0, f"{path}.graders.{key}", problems)
+        yield from _grader(one, key, 0.0, f"{path}.graders.{key}", problems, any_form=any_form)
     yield KnownBuiltin(grader.name, 1.0, f"{path}.calculate_output", grader.builtin)
 
 
 def _grader(
-    grader: SimpleGrader, name: str, weight: float, path: str, problems: list[Problem]
+    grader: SimpleGrader, name: str, weight: float, path: str, problems: list[Problem], *, any_form: bool
 ) -> Iterator[KnownReward | KnownBuiltin]:
     if not isinstance(grader, PythonGrader):
         yield KnownBuiltin(name, weight, path, grader.builtin)
         return
-    entry = _inline(grader, path)
+    entry = _inline(grader, path, any_form=any_form)
     if isinstance(entry, list):
         problems += entry
         return
@@ -166,12 +175,12 @@ def _grader(
     yield KnownReward(name, weight, path, entry, digest, inline_source=grader.source)
 
 
-def _inline(grader: PythonGrader, path: str) -> RewardEntry | list[Problem]:
+def _inline(grader: PythonGrader, path: str, *, any_form: bool) -> RewardEntry | list[Problem]:
     try:
-        entry = analyse(grader.source, entry_point="grade")
+        entry = analyse(grader.source, entry_point=None if any_form else "grade")
     except InvalidReward as error:
         return [Problem(f"{path}.source", p.message, p.code, p.fix) for p in error.problems]
-    if entry.form is not RewardForm.OPENAI:
+    if entry.form is not RewardForm.OPENAI and not any_form:
         message = "`grade` must take the parameters `sample` and `item`"
         fix = "Define `def grade(sample, item) -> float`."
         return [Problem(f"{path}.source", message, "no_entry_point", fix)]

@@ -66,11 +66,11 @@ class TextSimilarityGrader(Frozen):
 
 
 def _parse_simple(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
-    return _parse(value, _SIMPLE)
+    return parse_grader(value, _SIMPLE)
 
 
 def _parse_any(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
-    return _parse(value, {**_SIMPLE, "multi": MultiGrader})
+    return parse_grader(value, GRADERS)
 
 
 SimpleGrader = PythonGrader | StringCheckGrader | TextSimilarityGrader
@@ -139,9 +139,10 @@ _SIMPLE: Mapping[str, type[Frozen]] = {
     "string_check": StringCheckGrader,
     "text_similarity": TextSimilarityGrader,
 }
+GRADERS: Mapping[str, type[Frozen]] = {**_SIMPLE, "multi": MultiGrader}
 
 
-def _parse(value: Any, kinds: Mapping[str, type[Frozen]]) -> Any:
+def parse_grader(value: Any, kinds: Mapping[str, type[Frozen]]) -> Any:
     """By its type: a union would report its mistakes in words of its own."""
     if isinstance(value, tuple(kinds.values())):
         return value

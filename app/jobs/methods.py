@@ -7,7 +7,8 @@ from pydantic_core import PydanticCustomError
 
 from app.jobs.graders import AnyGrader
 from app.jobs.terms import AnyTerm
-from core.spec import AdapterSpec, CheckpointSpec, EvaluationSpec, Frozen, GradingSpec, Hyperparameters
+from core.spec import AdapterSpec, CheckpointSpec, EvaluationSpec, Frozen, GradingSpec, Hyperparameters, StopSpec
+from core.watch import MAX_WATCHED, WatchedField
 
 
 def _at_least_one(terms: tuple[AnyTerm, ...]) -> tuple[AnyTerm, ...]:
@@ -18,6 +19,16 @@ def _at_least_one(terms: tuple[AnyTerm, ...]) -> tuple[AnyTerm, ...]:
     return terms
 
 
+def _names_apart(fields: tuple[WatchedField, ...]) -> tuple[WatchedField, ...]:
+    labels = [field.label for field in fields]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise PydanticCustomError(
+            "same_name", "two watched fields are called `{name}`", {"name": twice, "fix": "Give one another `name`."}
+        )
+    return fields
+
+
 class GrpoMethod(Frozen):
     rewards: Annotated[tuple[AnyTerm, ...], AfterValidator(_at_least_one)] = Field(max_length=16)
     hyperparameters: Hyperparameters = Hyperparameters()
@@ -25,6 +36,8 @@ class GrpoMethod(Frozen):
     evaluation: EvaluationSpec = EvaluationSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
     grading: GradingSpec = GradingSpec()
+    watch: Annotated[tuple[WatchedField, ...], AfterValidator(_names_apart)] = Field((), max_length=MAX_WATCHED)
+    stop: StopSpec = StopSpec()
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description='Passed to the chat template, e.g. `{"enable_thinking": false}` for Qwen3.'
     )

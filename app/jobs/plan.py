@@ -16,7 +16,9 @@ from core.spec import (
     EvaluationSpec,
     GradingSpec,
     Hyperparameters,
+    StopSpec,
 )
+from core.watch import WatchedField
 
 _OPENAI_NAMES = {
     "hyperparameters.prompts_per_step": "hyperparameters.batch_size",
@@ -37,6 +39,8 @@ class Plan:
     evaluation: EvaluationSpec
     checkpoints: CheckpointSpec
     grading: GradingSpec
+    watch: tuple[WatchedField, ...]
+    stop: StopSpec
     chat_template_kwargs: dict[str, bool | int | float | str]
     warnings: tuple[Problem, ...] = ()
 
@@ -59,6 +63,8 @@ def plan_of(method: Method, *, parent: AdapterSpec | None = None) -> Plan:
                 evaluation=settings.evaluation,
                 checkpoints=settings.checkpoints,
                 grading=settings.grading,
+                watch=settings.watch,
+                stop=settings.stop,
                 chat_template_kwargs=settings.chat_template_kwargs,
             )
         case ReinforcementMethod():
@@ -76,6 +82,8 @@ def _reinforcement(method: ReinforcementMethod, adapter: AdapterSpec) -> Plan:
         evaluation=_evaluation(method.hyperparameters),
         checkpoints=CheckpointSpec(),
         grading=GradingSpec(),
+        watch=(),
+        stop=StopSpec(),
         chat_template_kwargs={},
         warnings=tuple(_warnings(method)),
     )

@@ -142,9 +142,10 @@ class JobPreview(Reply):
     training_rows: int = Field(description="Without the held-out ones; rows with equal prompts stay on one side.")
     held_out_tasks: int
     warnings: list[FieldError] = Field(description="What would run, but may not be what was meant.")
+    signal_probe: str | None = Field(description="Id of the signal probe of this job, if `signal_probe` asked for one.")
 
     @classmethod
-    def of(cls, resolved: Resolved) -> "JobPreview":
+    def of(cls, resolved: Resolved, *, signal_probe: str | None = None) -> "JobPreview":
         spec = resolved.spec
         per_step = spec.hyperparameters.rollouts_per_step
         return cls(
@@ -155,6 +156,7 @@ class JobPreview(Reply):
             training_rows=resolved.split.training_rows,
             held_out_tasks=resolved.split.held_out_tasks,
             warnings=[FieldError(field=w.field, message=w.message, code=w.code, fix=w.fix) for w in resolved.warnings],
+            signal_probe=signal_probe,
         )
 
 

@@ -41,40 +41,41 @@ class Resolved:
     split: Split
     warnings: tuple[Problem, ...]
 
-    @property
-    def sha256(self) -> str:
-        """Of the canonical JSON of the spec: equal when what would run is equal."""
-        text = json.dumps(self.spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
-
 
 def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resolved:
     """Only for a job with which `app.jobs.checks` finds nothing wrong."""
     assert facts.training is not None
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
-    rewards = dict(zip(unique_names(facts.rewards), facts.rewards, strict=True))
-    pinned = [_pin(name, reward) for name, reward in rewards.items()]
+    terms, inline_sources = pin(facts.rewards)
     spec = JobSpec(
         model=model,
         training=_data(facts.training),
         held_out=None if facts.held_out is None else _data(facts.held_out),
         seed=DEFAULT_SEED if body.seed is None else body.seed,
-        rewards=tuple(term for term, _ in pinned),
+        rewards=terms,
         hyperparameters=_complete(plan, split),
         adapter=plan.adapter,
         evaluation=plan.evaluation,
         checkpoints=plan.checkpoints,
         grading=plan.grading,
+        watch=plan.watch,
+        stop=plan.stop,
         chat_template_kwargs=plan.chat_template_kwargs,
         suffix=body.suffix,
         start_from=None if facts.start is None else facts.start.checkpoint,
     )
     return Resolved(
         spec=spec,
-        inline_sources={term.name: source for term, source in pinned if source is not None},
+        inline_sources=inline_sources,
         split=split,
         warnings=(*plan.warnings, *_warnings(plan, split, spec)),
     )
+
+
+def spec_sha256(spec: JobSpec) -> str:
+    """Of its canonical JSON: equal when what would run is equal."""
+    text = json.dumps(spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _data(file: File) -> DataRef:
@@ -97,6 +98,12 @@ def unique_names(rewards: Sequence[KnownReward | KnownBuiltin]) -> list[str]:
             name = stem[: MAX_NAME - len(ending)] + ending
         taken.append(name)
     return taken
+
+
+def pin(rewards: Sequence[KnownReward | KnownBuiltin]) -> tuple[tuple[RewardTerm, ...], dict[str, str]]:
+    """The terms as a spec has them, and what is kept beside it, by name (`Resolved.inline_sources`)."""
+    pinned = [_pin(name, reward) for name, reward in zip(unique_names(rewards), rewards, strict=True)]
+    return tuple(term for term, _ in pinned), {term.name: kept for term, kept in pinned if kept is not None}
 
 
 def _pin(name: str, reward: KnownReward | KnownBuiltin) -> tuple[RewardTerm, str | None]:
@@ -144,6 +151,13 @@ def _warnings(plan: Plan, split: Split, spec: JobSpec) -> Iterator[Problem]:
             f"Hold out at least {FEWEST_SIGNIFICANT} tasks; 100 or more show small changes.",
         )
     every = plan.evaluation.every_steps
+    if plan.stop.held_out_patience is not None and every is None:
+        yield Problem(
+            plan.path("stop.held_out_patience"),
+            "there are no evaluations on the way that could run out of patience",
+            "no_interim_evaluation",
+            "Set evaluation.every_steps.",
+        )
     if every is not None and every >= spec.max_steps:
         yield Problem(
             plan.path("evaluation.every_steps"),

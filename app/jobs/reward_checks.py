@@ -17,7 +17,12 @@ from core.reward_source import bind
 
 
 def reward_problems(plan: Plan, facts: Facts) -> list[Problem]:
-    return [*_missing_columns(facts), *_weights(plan, facts), *_schemas(facts), *_references(facts)]
+    return [*_missing_columns(facts), *_weights(plan, facts), *problems_among(facts)]
+
+
+def problems_among(facts: Facts) -> list[Problem]:
+    """What is wrong with the rewards whatever the data is: schemas, and what they say of each other."""
+    return [*_schemas(facts), *_references(facts)]
 
 
 def _missing_columns(facts: Facts) -> list[Problem]:

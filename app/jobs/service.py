@@ -8,13 +8,13 @@ from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.idempotency import Idempotency
-from app.jobs import branch, facts
+from app.jobs import branch, facts, reports
 from app.jobs.branch import BranchPoint
 from app.jobs.checks import problems_with, refusal
 from app.jobs.facts import Facts
 from app.jobs.plan import plan_of
 from app.jobs.replies import PACE_STEPS, JobObject
-from app.jobs.resolve import Resolved, resolve
+from app.jobs.resolve import Resolved, resolve, spec_sha256
 from app.jobs.schemas import JobCreate
 from app.models.resolve import resolve_model
 from core.db import checkpoints, files, jobs, progress
@@ -31,7 +31,7 @@ from core.errors import (
 from core.failpoints import failpoint
 from core.ids import FileId, JobId, TenantId, new_job_id
 from core.settings import Settings
-from core.spec import ModelRef
+from core.spec import JobSpec, ModelRef
 from core.status import JobStatus
 
 log = structlog.get_logger()
@@ -58,7 +58,8 @@ def preview(sessions: Sessions, settings: Settings, tenant_id: TenantId, body: J
         start = branch.find(session, tenant_id, body.model)
         plan = plan_of(body.method, parent=start.adapter if isinstance(start, BranchPoint) else None)
         known = facts.gather(session, tenant_id, body, plan, start)
-    problems = problems_with(body, plan, known)
+        unloadable = reports.unloadable(session, known)
+    problems = [*problems_with(body, plan, known), *unloadable]
     model = None if isinstance(start, Problem) else _find_model(settings, body, known, problems)
     if problems or model is None:
         raise refusal(problems)
@@ -74,8 +75,8 @@ def submit(sessions: Sessions, settings: Settings, submission: Submission, once:
     with sessions.begin() as session:
         if (first := once.first_answer(session)) is not None:
             return first
-        _require_files(session, submission)
-        _require_checkpoint(session, resolved)
+        require_files(session, submission.tenant_id, submission.body)
+        require_checkpoint(session, resolved)
         job = _add(session, submission, resolved)
         answer = once.answer(session, 201, JobObject.of(job, ()))
         failpoint("submit.row_written")
@@ -116,8 +117,35 @@ def require_job(session: Session, tenant_id: TenantId, job_id: JobId) -> Job:
     return job
 
 
-def etag_of(resolved: Resolved) -> str:
-    return f'"{resolved.sha256}"'
+def require_files(session: Session, tenant_id: TenantId, body: JobCreate) -> None:
+    """Asked again, and locked, in the transaction that creates the job: a file may have been deleted since."""
+    named: list[tuple[str, FileId | None]] = [
+        ("training_file", body.training_file),
+        ("validation_file", body.validation_file),
+    ]
+    gone = [
+        Problem(field, "was deleted a moment ago", "file_not_found", "Upload the file again.")
+        for field, file_id in named
+        if file_id is not None and files.get_owned_to_use(session, tenant_id, file_id) is None
+    ]
+    if gone:
+        raise refusal(gone)
+
+
+def require_checkpoint(session: Session, resolved: Resolved) -> None:
+    """Asked again in the transaction that creates the job, locked, and pinned: the branch has yet to read it."""
+    start = resolved.spec.start_from
+    if start is None:
+        return
+    if checkpoints.get_to_use(session, start.checkpoint_id) is None:
+        lost = checkpoints.newest(session, start.job_id, step=start.step)
+        assert lost is not None, "rows of checkpoints are never deleted"
+        raise refusal([branch.gone(lost)])
+    checkpoints.pin(session, start.checkpoint_id)
+
+
+def etag_of(spec: JobSpec) -> str:
+    return f'"{spec_sha256(spec)}"'
 
 
 def _find_model(settings: Settings, body: JobCreate, known: Facts, problems: list[Problem]) -> ModelRef | None:
@@ -143,37 +171,9 @@ def _base(start: BranchPoint) -> str:
 def _require_previewed(submission: Submission, resolved: Resolved) -> None:
     if submission.if_match is None:
         return
-    if etag_of(resolved) not in (tag.strip() for tag in submission.if_match.split(",")):
+    if etag_of(resolved.spec) not in (tag.strip() for tag in submission.if_match.split(",")):
         message = "What would run now is not what was previewed: the request, a file, a reward or the model differs."
         raise PreconditionFailed(message, param="If-Match")
-
-
-def _require_files(session: Session, submission: Submission) -> None:
-    """Asked again, and locked, in the transaction that creates the job: a file may have been deleted since."""
-    body = submission.body
-    named: list[tuple[str, FileId | None]] = [
-        ("training_file", body.training_file),
-        ("validation_file", body.validation_file),
-    ]
-    gone = [
-        Problem(field, "was deleted a moment ago", "file_not_found", "Upload the file again.")
-        for field, file_id in named
-        if file_id is not None and files.get_owned_to_use(session, submission.tenant_id, file_id) is None
-    ]
-    if gone:
-        raise refusal(gone)
-
-
-def _require_checkpoint(session: Session, resolved: Resolved) -> None:
-    """Asked again in the transaction that creates the job, locked, and pinned: the branch has yet to read it."""
-    start = resolved.spec.start_from
-    if start is None:
-        return
-    if checkpoints.get_to_use(session, start.checkpoint_id) is None:
-        lost = checkpoints.newest(session, start.job_id, step=start.step)
-        assert lost is not None, "rows of checkpoints are never deleted"
-        raise refusal([branch.gone(lost)])
-    checkpoints.pin(session, start.checkpoint_id)
 
 
 def _add(session: Session, submission: Submission, resolved: Resolved) -> Job:

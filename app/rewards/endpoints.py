@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Path, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from app.auth import CallerDep
@@ -12,25 +12,27 @@ from app.errors import error_responses
 from app.idempotency import UploadIdempotencyDep
 from app.paging import ListReply, PageDep, list_reply
 from app.rewards import service
+from app.rewards.reports import ReportsDep, RewardReport
 from app.rewards.schemas import (
     RewardCreate,
+    RewardCreated,
     RewardDetail,
     RewardObject,
     RewardVersionCreate,
-    RewardVersionObject,
+    RewardVersionCreated,
     RewardVersionSource,
 )
 from app.routing import resource_router
 from app.uploads import form_schema, is_form, receive_upload
 from app.validation import parse
-from core.ids import RewardId
+from core.ids import FileId, RewardId
 from core.settings import Settings
 
 router = resource_router("/v1/rewards", tag="rewards")
 
 RewardIdPath = Annotated[RewardId, Path(description="`rew-...`")]
-_VERSION_FIELDS = ("entry_point", "form")
 Version = TypeVar("Version", bound=RewardVersionCreate)
+DataSet = Annotated[FileId | None, Query(description="Only the report on this data set; unset: the newest one.")]
 VersionPath = Annotated[int, Path(ge=1, lt=2**31, description="1, 2, 3, ...")]
 
 
@@ -38,7 +40,7 @@ async def _reward(request: Request, _caller: CallerDep, settings: SettingsDep) -
     if not is_form(request):
         return await _json(request, RewardCreate, settings)
     async with receive_upload(
-        request, max_bytes=settings.max_reward_bytes, fields=("name", *_VERSION_FIELDS)
+        request, max_bytes=settings.max_reward_bytes, fields=("name", *service.VERSION_FIELDS)
     ) as upload:
         return service.create_of_upload(upload)
 
@@ -46,7 +48,7 @@ async def _reward(request: Request, _caller: CallerDep, settings: SettingsDep) -
 async def _version(request: Request, _caller: CallerDep, settings: SettingsDep) -> RewardVersionCreate:
     if not is_form(request):
         return await _json(request, RewardVersionCreate, settings)
-    async with receive_upload(request, max_bytes=settings.max_reward_bytes, fields=_VERSION_FIELDS) as upload:
+    async with receive_upload(request, max_bytes=settings.max_reward_bytes, fields=service.VERSION_FIELDS) as upload:
         return service.version_of_upload(upload)
 
 
@@ -69,19 +71,23 @@ def _file_or_json(model: type[BaseModel], *fields: str) -> dict[str, Any]:
 @router.post(
     "",
     status_code=201,
-    response_model=RewardObject,
+    response_model=RewardCreated,
     summary="Create a reward",
     responses=error_responses(409, 413, 415),
-    openapi_extra=_file_or_json(RewardCreate, "name", *_VERSION_FIELDS),
+    openapi_extra=_file_or_json(RewardCreate, "name", *service.VERSION_FIELDS),
 )
 def create_reward(
-    sessions: SessionsDep,
+    reports: ReportsDep,
     caller: CallerDep,
     once: UploadIdempotencyDep,
     wanted: Annotated[RewardCreate, Depends(_reward)],
 ) -> Response:
-    """A `.py` file as a form, or its source as JSON. It is parsed and checked here, and runs only on the worker."""
-    return service.create(sessions, caller, once, wanted)
+    """A `.py` file as a form, or its source as JSON. It is parsed and checked here, and runs only on a worker.
+
+    The grading worker probes it: what it pays for junk, whether it is stable, how fast it is. The reply waits 3 s for
+    that report; later, GET its report.
+    """
+    return service.create(reports, caller, once, wanted)
 
 
 @router.get("", summary="List rewards")
@@ -99,23 +105,26 @@ def get_reward(sessions: SessionsDep, caller: CallerDep, reward_id: RewardIdPath
 @router.post(
     "/{reward_id}/versions",
     status_code=201,
-    response_model=RewardVersionObject,
+    response_model=RewardVersionCreated,
     summary="Add a version",
     responses={
-        200: {"model": RewardVersionObject, "description": "Nothing changed: the newest version."},
+        200: {"model": RewardVersionCreated, "description": "Nothing changed: the newest version."},
         **error_responses(404, 409, 413, 415),
     },
-    openapi_extra=_file_or_json(RewardVersionCreate, *_VERSION_FIELDS),
+    openapi_extra=_file_or_json(RewardVersionCreate, *service.VERSION_FIELDS),
 )
 def create_reward_version(
-    sessions: SessionsDep,
+    reports: ReportsDep,
     caller: CallerDep,
     once: UploadIdempotencyDep,
     reward_id: RewardIdPath,
     wanted: Annotated[RewardVersionCreate, Depends(_version)],
 ) -> Response:
-    """Versions never change: jobs stay on the one they were created with."""
-    return service.add_version(sessions, caller, once, reward_id, wanted)
+    """Versions never change: jobs stay on the one they were created with. Each is probed, as a new reward is.
+
+    The newest source again, with another `training_file`, is probed with that.
+    """
+    return service.add_version(reports, caller, once, reward_id, wanted)
 
 
 @router.get("/{reward_id}/versions/{version}", summary="Get a version", responses=error_responses(404))
@@ -124,3 +133,25 @@ def get_reward_version(
 ) -> RewardVersionSource:
     """The version, with its source."""
     return RewardVersionSource.of(service.get_version(sessions, caller, reward_id, version))
+
+
+@router.get("/{reward_id}/report", summary="Get a report", responses=error_responses(404))
+def get_reward_report(
+    sessions: SessionsDep, caller: CallerDep, reward_id: RewardIdPath, training_file: DataSet = None
+) -> RewardReport:
+    """What the probe of the newest version found."""
+    return service.get_report(sessions, caller, reward_id, None, training_file)
+
+
+@router.get(
+    "/{reward_id}/versions/{version}/report", summary="Get a report on a version", responses=error_responses(404)
+)
+def get_reward_version_report(
+    sessions: SessionsDep,
+    caller: CallerDep,
+    reward_id: RewardIdPath,
+    version: VersionPath,
+    training_file: DataSet = None,
+) -> RewardReport:
+    """What the probe of the version found."""
+    return service.get_report(sessions, caller, reward_id, version, training_file)

@@ -4,8 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
+from app.rewards.reports import ReportError, ReportStatus
 from core.db.models import Reward, RewardVersion
-from core.ids import RewardId, RewardVersionId
+from core.ids import FileId, RewardId, RewardVersionId
+from core.reward_report import ProbeReport
 from core.reward_source import FORMS, RewardEntry, RewardForm
 
 MAX_NAME_LENGTH = 64
@@ -27,6 +29,9 @@ class RewardVersionCreate(BaseModel):
     entry_point: EntryPoint | None = Field(None, description="The function to call; unset: found by name and form.")
     form: RewardForm | None = Field(
         None, description="How the function is called; unset: told by the names of its parameters."
+    )
+    training_file: FileId | None = Field(
+        None, description="A data set of yours whose first rows the reward is probed with; unset: rows are made up."
     )
 
 
@@ -101,6 +106,22 @@ class RewardObject(VersionFacts):
             created_at=int(reward.created_at.timestamp()),
             **dict(facts_of(newest)),
         )
+
+
+class ReportFields(BaseModel):
+    """Of the probe that was begun with the version."""
+
+    report_status: ReportStatus | None = Field(None, description="`pending` until the grading worker has answered.")
+    report: ProbeReport | None = None
+    report_error: ReportError | None = None
+
+
+class RewardCreated(RewardObject, ReportFields):
+    """A new reward, with the report on its first version if that came in time."""
+
+
+class RewardVersionCreated(RewardVersionObject, ReportFields):
+    """A version, with the report on it if that came in time."""
 
 
 class RewardDetail(RewardObject):

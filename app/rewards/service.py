@@ -11,23 +11,31 @@ from sqlalchemy.orm import Session
 
 from app.auth import Caller
 from app.idempotency import Idempotency
+from app.jobs.checks import refusal
+from app.jobs.facts import known_dataset
 from app.paging import Page
+from app.rewards.reports import Reports, RewardReport, ask
 from app.rewards.schemas import (
     MAX_NAME_LENGTH,
     RewardCreate,
+    RewardCreated,
     RewardDetail,
     RewardObject,
     RewardVersionCreate,
+    RewardVersionCreated,
     RewardVersionObject,
 )
 from app.uploads import Upload
 from app.validation import parse
-from core.db import rewards
+from core.db import reward_probes, rewards
 from core.db.models import Reward, RewardVersion
 from core.db.session import Sessions
-from core.errors import NotFound
-from core.ids import RewardId
+from core.errors import NotFound, Problem
+from core.ids import FileId, RewardId
 from core.reward_source import analyse, decode_source
+
+VERSION_FIELDS = ("entry_point", "form", "training_file")
+"""What may stand beside the source."""
 
 
 class RewardNotFound(NotFound):
@@ -40,29 +48,37 @@ class RewardVersionNotFound(NotFound):
     default_fix = "GET /v1/rewards/{id} lists the versions of a reward."
 
 
-def create(sessions: Sessions, caller: Caller, once: Idempotency, wanted: RewardCreate) -> JSONResponse:
+class ReportNotFound(NotFound):
+    """The version was never probed, or not on this data set."""
+
+    code = "report_not_found"
+    default_fix = "Send the same source to POST /v1/rewards/{id}/versions again, with `training_file`: it is probed."
+
+
+def create(reports: Reports, caller: Caller, once: Idempotency, wanted: RewardCreate) -> JSONResponse:
     draft, once = _Draft.of(wanted), once.about(wanted.model_dump_json())
-    with sessions.begin() as session:
-        if (first := once.first_answer(session)) is not None:
-            return first
-        reward = rewards.add(session, tenant_id=caller.tenant_id, name=wanted.name)
-        return once.answer(session, 201, RewardObject.of(reward, draft.add_to(session, reward.id)))
+    with reports.sessions.begin() as session:
+        answer = once.first_answer(session)
+        if answer is None:
+            reward = rewards.add(session, tenant_id=caller.tenant_id, name=wanted.name)
+            version = draft.add_to(session, reward.id)
+            _probe(session, caller, version, wanted)
+            answer = once.answer(session, 201, RewardCreated.of(reward, version))
+    return reports.added_to(answer, wanted.training_file)
 
 
 def add_version(
-    sessions: Sessions, caller: Caller, once: Idempotency, reward_id: RewardId, wanted: RewardVersionCreate
+    reports: Reports, caller: Caller, once: Idempotency, reward_id: RewardId, wanted: RewardVersionCreate
 ) -> JSONResponse:
     """The next version; the newest one again (200) when nothing changed."""
     draft, once = _Draft.of(wanted), once.about(wanted.model_dump_json())
-    with sessions.begin() as session:
-        if (first := once.first_answer(session)) is not None:
-            return first
-        reward = _owned(session, caller, reward_id)
-        rewards.hold(session, reward.id)
-        newest = rewards.newest(session, reward.id)
-        if newest is not None and draft.is_what(newest):
-            return once.answer(session, 200, RewardVersionObject.of(newest))
-        return once.answer(session, 201, RewardVersionObject.of(draft.add_to(session, reward.id)))
+    with reports.sessions.begin() as session:
+        answer = once.first_answer(session)
+        if answer is None:
+            version, is_new = draft.added_or_newest(session, _owned(session, caller, reward_id).id)
+            _probe(session, caller, version, wanted)
+            answer = once.answer(session, 201 if is_new else 200, RewardVersionCreated.of(version))
+    return reports.added_to(answer, wanted.training_file)
 
 
 def page(sessions: Sessions, caller: Caller, page: Page) -> Sequence[tuple[Reward, RewardVersion]]:
@@ -84,11 +100,22 @@ def get(sessions: Sessions, caller: Caller, reward_id: RewardId) -> RewardDetail
 
 def get_version(sessions: Sessions, caller: Caller, reward_id: RewardId, number: int) -> RewardVersion:
     with sessions() as session:
-        reward = _owned(session, caller, reward_id)
-        version = rewards.newest(session, reward.id, number=number)
-    if version is None:
-        raise RewardVersionNotFound("The reward has no such version.", param="version")
-    return version
+        return _version(session, _owned(session, caller, reward_id), number)
+
+
+def get_report(
+    sessions: Sessions, caller: Caller, reward_id: RewardId, number: int | None, file_id: FileId | None
+) -> RewardReport:
+    """The newest report on the newest version, or on version `number`; with `file_id`, on that data set."""
+    with sessions() as session:
+        version = _version(session, _owned(session, caller, reward_id), number)
+        if file_id is None:
+            task = reward_probes.newest(session, version.id)
+        else:
+            task = reward_probes.find(session, version.id, file_id)
+    if task is None:
+        raise ReportNotFound("The version was not probed on this data set." if file_id else "There is no report.")
+    return RewardReport.about(version, task)
 
 
 def create_of_upload(upload: Upload) -> RewardCreate:
@@ -125,6 +152,14 @@ class _Draft:
     def is_what(self, version: RewardVersion) -> bool:
         return version.sha256 == self.sha256 and all(version.entry[key] == self.entry[key] for key in ("name", "form"))
 
+    def added_or_newest(self, session: Session, reward_id: RewardId) -> tuple[RewardVersion, bool]:
+        """The next version, and whether it is one: what nothing changed in is the newest."""
+        rewards.hold(session, reward_id)
+        newest = rewards.newest(session, reward_id)
+        if newest is not None and self.is_what(newest):
+            return newest, False
+        return self.add_to(session, reward_id), True
+
     def add_to(self, session: Session, reward_id: RewardId) -> RewardVersion:
         return rewards.add_version(session, reward_id, source=self.source, sha256=self.sha256, entry=self.entry)
 
@@ -136,6 +171,22 @@ def _owned(session: Session, caller: Caller, reward_id: RewardId) -> Reward:
     return reward
 
 
+def _version(session: Session, reward: Reward, number: int | None) -> RewardVersion:
+    version = rewards.newest(session, reward.id, number=number)
+    if version is None:
+        raise RewardVersionNotFound("The reward has no such version.", param="version")
+    return version
+
+
+def _probe(session: Session, caller: Caller, version: RewardVersion, wanted: RewardVersionCreate) -> None:
+    problems: list[Problem] = []
+    if wanted.training_file is not None:
+        known_dataset(session, caller.tenant_id, "training_file", wanted.training_file, problems)
+    if problems:
+        raise refusal(problems, subject="The probe")
+    ask(session, caller.tenant_id, version.id, wanted.training_file, again=True)
+
+
 def _version_of_upload(upload: Upload) -> dict[str, str]:
-    said = {name: upload.fields[name] for name in ("entry_point", "form") if upload.fields.get(name)}
+    said = {name: upload.fields[name] for name in VERSION_FIELDS if upload.fields.get(name)}
     return {"source": decode_source(upload.path.read_bytes()), **said}

@@ -15,6 +15,7 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _RESERVED_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "user-agent"}
 )
+_SET_BY_US = ", ".join(f"`{name}`" for name in (*sorted(_RESERVED_HEADERS), "webhook-*"))
 
 
 class CodeTests(ReferenceBuiltin):
@@ -45,6 +46,10 @@ class Credentials(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     secret: str | None = Field(None, repr=False)
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
+
+
+CREDENTIAL_FIELDS = frozenset(Credentials.model_fields)
+"""No message about a request shows what stands in one of these."""
 
 
 class Http(Builtin):
@@ -113,7 +118,7 @@ class Http(Builtin):
     def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not _HEADER.fullmatch(name) or name.lower() in _RESERVED_HEADERS or name.lower().startswith("webhook-"):
-                raise ValueError(f"{name[:64]!r} cannot be set")
+                raise ValueError(f"must be names that HTTP allows; not to be set are {_SET_BY_US}")
         return value
 
 

@@ -9,13 +9,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from core.templates import parse_template
 
 MAX_PATTERN_CHARS = 1000
+MAX_CASELESS_SETS = 16
+_IGNORES_CASE = re.compile(r"\(\?[aLmsux]*i")
 
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 def _is_pattern(text: str) -> str:
-    """Checked with `re`, whose patterns `regex` takes too: compiling there can be made to take seconds."""
+    """Checked with `re`, whose patterns `regex` takes too: compiling there can be made to take seconds.
+
+    What takes long here is folding the case of large sets, some milliseconds for each.
+    """
+    if text.count("[") > MAX_CASELESS_SETS and _IGNORES_CASE.search(text):
+        raise ValueError(f"has more than {MAX_CASELESS_SETS} sets of characters, too many together with `(?i)`")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from core.db import events
 from core.db.models import InlineReward, Job, now
 from core.ids import CheckpointId, FileId, JobId, TenantId
 from core.spec import JobSpec
-from core.status import TRANSITIONS, JobStatus, StatusReason
+from core.status import TRANSITIONS, JobKind, JobStatus, StatusReason
 
 ACTIVE = (JobStatus.VALIDATING_FILES, JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.PAUSED)
 
@@ -33,11 +33,13 @@ def add(
     method: Mapping[str, Any],
     metadata: Mapping[str, str],
     inline_sources: Mapping[str, str],
+    kind: JobKind = JobKind.GRPO,
 ) -> Job:
     """Record a queued job. This row is the job; telling a worker is only a hint."""
     job = Job(
         id=job_id,
         tenant_id=tenant_id,
+        kind=kind,
         status=JobStatus.QUEUED,
         model=model,
         suffix=spec.suffix,
@@ -62,9 +64,9 @@ def get(session: Session, job_id: JobId) -> Job | None:
     return session.get(Job, job_id)
 
 
-def get_owned(session: Session, tenant_id: TenantId, job_id: JobId) -> Job | None:
-    """The job, if it is the tenant's; ownership is asked in the query itself."""
-    return session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
+def get_owned(session: Session, tenant_id: TenantId, job_id: JobId, *, kind: JobKind = JobKind.GRPO) -> Job | None:
+    """The job, if it is the tenant's and of this kind; both are asked in the query itself."""
+    return session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id, Job.kind == kind))
 
 
 def page(
@@ -75,9 +77,10 @@ def page(
     limit: int,
     status: JobStatus | None = None,
     metadata: Mapping[str, str] | None = None,
+    kind: JobKind = JobKind.GRPO,
 ) -> Sequence[Job]:
-    """Newest first, by keyset on the time-ordered id."""
-    query = select(Job).where(Job.tenant_id == tenant_id).order_by(Job.id.desc()).limit(limit)
+    """Those of one kind, newest first, by keyset on the time-ordered id."""
+    query = select(Job).where(Job.tenant_id == tenant_id, Job.kind == kind).order_by(Job.id.desc()).limit(limit)
     if after is not None:
         query = query.where(Job.id < after)
     if status is not None:
@@ -104,10 +107,11 @@ def any_active_branch_of(session: Session, checkpoint_id: CheckpointId) -> bool:
 
 
 def queued_before(session: Session, job: Job) -> int:
-    """How many queued jobs, of all tenants, workers are told of before this one; 0 when it is not queued itself."""
+    """How many queued ones, of all tenants and kinds, workers are told of before it; 0 when it is not queued itself."""
     if job.status is not JobStatus.QUEUED:
         return 0
-    older = select(func.count()).where(Job.status == JobStatus.QUEUED, Job.id < job.id)
+    is_older = tuple_(Job.created_at, Job.id) < (job.created_at, job.id)
+    older = select(func.count()).where(Job.status == JobStatus.QUEUED, is_older)
     return session.scalar(older) or 0
 
 
@@ -261,7 +265,7 @@ def safety(job: Job) -> dict[str, int | None]:
 
 
 def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:
-    """Take the jobs that a worker should be told of, and note that it was told.
+    """Take the jobs, of whatever kind, that a worker should be told of, the oldest first, and note that it was told.
 
     Due is what is queued, or running on an expired lease, and was not hinted within `hint_repeat_s`.
     `SKIP LOCKED` lets any number of dispatchers share the work.
@@ -271,7 +275,7 @@ def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence
     rows = (
         select(Job.id)
         .where(waiting, or_(Job.hinted_at.is_(None), Job.hinted_at < lately))
-        .order_by(Job.id)
+        .order_by(Job.created_at, Job.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )

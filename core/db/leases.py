@@ -17,7 +17,7 @@ from core.db import jobs
 from core.db.models import Job, JobAttempt, now
 from core.ids import JobId, TenantId
 from core.spec import JobSpec
-from core.status import JobStatus, Stage, StatusReason
+from core.status import JobKind, JobStatus, Stage, StatusReason
 
 
 class LeaseLost(Exception):
@@ -30,6 +30,7 @@ class Lease:
     attempt: int
     tenant_id: TenantId
     spec: JobSpec
+    kind: JobKind = JobKind.GRPO
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_fail
     assert attempt is not None, "the row is locked, and it was queued"
     session.add(JobAttempt(job_id=job_id, attempt=attempt, owner=owner))
     session.flush()
-    return Lease(job_id, attempt, job.tenant_id, spec)
+    return Lease(job_id, attempt, job.tenant_id, spec, job.kind)
 
 
 def renew(session: Session, lease: Lease, *, ttl_s: float, activity: Activity | None = None) -> Wishes:

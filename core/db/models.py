@@ -24,8 +24,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from core.ids import CheckpointId, EventId, FileId, JobId, RewardId, RewardVersionId, TenantId
-from core.status import JobStatus, Stage, StatusReason
+from core.grading_tasks import GradingTaskKind, GradingTaskStatus
+from core.ids import CheckpointId, EventId, FileId, GradingTaskId, JobId, RewardId, RewardVersionId, TenantId
+from core.status import JobKind, JobStatus, Stage, StatusReason
 
 Json = dict[str, Any]
 
@@ -61,10 +62,14 @@ class Base(DeclarativeBase):
         RewardVersionId: Text,
         EventId: Text,
         CheckpointId: Text,
+        GradingTaskId: Text,
         TenantId: Text,
+        JobKind: Word(JobKind),
         JobStatus: Word(JobStatus),
         Stage: Word(Stage),
         StatusReason: Word(StatusReason),
+        GradingTaskKind: Word(GradingTaskKind),
+        GradingTaskStatus: Word(GradingTaskStatus),
         datetime: DateTime(timezone=True),
         Json: JSONB,
         list[Any]: JSONB,
@@ -161,6 +166,7 @@ class Job(Base):
 
     id: Mapped[JobId] = mapped_column(primary_key=True)
     tenant_id: Mapped[TenantId]
+    kind: Mapped[JobKind] = mapped_column(server_default=text("'grpo'"))
     status: Mapped[JobStatus]
     """Changed only by `core.db.jobs.transition()`."""
     stage: Mapped[Stage | None]
@@ -210,6 +216,18 @@ class Job(Base):
     """The highest step that was ever durable: beyond it a checkpoint is progress."""
     trained_tokens: Mapped[int | None] = mapped_column(BigInteger)
     results_file: Mapped[FileId | None]
+
+
+class SignalProbe(Base):
+    """What a job of kind `signal_probe` is to do beside its spec, and what it has found."""
+
+    __tablename__ = "signal_probes"
+
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    prompts: Mapped[int]
+    samples: Mapped[int]
+    report: Mapped[Json | None] = mapped_column(deferred=True)
+    """`core.signal_report.SignalReport` as JSON, once it has succeeded; large, so read where it is shown."""
 
 
 class JobAttempt(Base):
@@ -320,6 +338,48 @@ class Artifact(Base):
     sha256: Mapped[str]
     content_type: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=now())
+
+
+class GradingTask(Base):
+    """Reward code to be run for the API, which waits for the answer in this row. `core.grading_tasks` has its JSON."""
+
+    __tablename__ = "grading_tasks"
+    __table_args__ = (
+        Index("ix_grading_tasks_due", "hinted_at", postgresql_where=text("status IN ('queued', 'running')")),
+        Index("ix_grading_tasks_finished_at", "finished_at"),
+    )
+
+    id: Mapped[GradingTaskId] = mapped_column(primary_key=True)
+    tenant_id: Mapped[TenantId]
+    kind: Mapped[GradingTaskKind]
+    status: Mapped[GradingTaskStatus]
+    request: Mapped[Json]
+    answer: Mapped[Json | None]
+    error: Mapped[Json | None]
+    """`{code, message, param, fix}` of a failed task."""
+    attempt: Mapped[int] = mapped_column(server_default=text("0"))
+    """The fencing token: raised by every claim."""
+    created_at: Mapped[datetime] = mapped_column(server_default=now())
+    hinted_at: Mapped[datetime | None]
+    """When a worker was last told."""
+    lease_expires_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class RewardProbe(Base):
+    """Which task has probed a version of a reward on a data set; the task's answer is the report.
+
+    A version has as many reports as data sets that it was tried on, so a column of the version could not hold them.
+    What this table names stays: the janitor leaves those tasks alone.
+    """
+
+    __tablename__ = "reward_probes"
+    __table_args__ = (Index(None, "version_id", "file_id"),)
+
+    task_id: Mapped[GradingTaskId] = mapped_column(ForeignKey("grading_tasks.id"), primary_key=True)
+    version_id: Mapped[RewardVersionId] = mapped_column(ForeignKey("reward_versions.id"))
+    file_id: Mapped[FileId | None] = mapped_column(ForeignKey("files.id"))
+    """Unset: rows were made up."""
 
 
 class IdempotencyKey(Base):

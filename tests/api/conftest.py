@@ -19,8 +19,9 @@ THEIRS = TenantId("tenant-theirs")
 
 @pytest.fixture
 def settings(settings: Settings, valkey_url: str) -> Settings:
-    """With a broker, and caps that a test can reach."""
+    """With a broker, caps that a test can reach, and no wait for a grading worker that is not there."""
     caps = {"max_file_bytes": 256 * 1024, "max_reward_bytes": 16 * 1024, "max_body_bytes": 64 * 1024}
+    caps |= {"report_wait_s": 0, "grader_wait_s": 0.1}
     return Settings(_env_file=None, **{**settings.model_dump(), **caps, "broker_url": valkey_url})
 
 

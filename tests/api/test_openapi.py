@@ -11,8 +11,10 @@ ERROR = {"$ref": "#/components/schemas/ErrorReply"}
 OPERATION_IDS = {
     "createFile", "listFiles", "getFile", "deleteFile", "downloadFile",
     "createReward", "listRewards", "getReward", "createRewardVersion", "getRewardVersion", "listBuiltinRewards",
+    "getRewardReport", "getRewardVersionReport", "runGrader", "validateGrader",
     "createJob", "listJobs", "getJob", "cancelJob", "pauseJob", "resumeJob", "getJobDiagnostics",
-    "listJobEvents", "getJobMetrics", "listJobRollouts",
+    "createSignalProbe", "listSignalProbes", "getSignalProbe", "cancelSignalProbe",
+    "listJobEvents", "getJobMetrics", "listJobRollouts", "rescoreJob", "getJobRescore",
     "listJobCheckpoints", "pinJobCheckpoint", "unpinJobCheckpoint",
     "listJobArtifacts", "downloadJobArtifact", "downloadJobResults", "downloadJobAdapter",
     "downloadJobCheckpointAdapter",
@@ -103,7 +105,7 @@ def test_every_v1_operation_wants_the_bearer_key(document: dict[str, Any]):
 
 def test_every_create_takes_an_idempotency_key(document: dict[str, Any]):
     creates = [operation for _, _, operation in operations(document) if operation["operationId"].startswith("create")]
-    assert len(creates) == 4
+    assert len(creates) == 5
     for operation in creates:
         assert "Idempotency-Key" in {parameter["name"] for parameter in operation["parameters"]}
 

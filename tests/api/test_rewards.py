@@ -30,6 +30,9 @@ def test_reward_is_created_from_json(client: TestClient):
         "entry_point": "reward",
         "form": "per_sample",
         "columns": {"required": ["answer"], "optional": [], "takes_any": False},
+        "report_status": "pending",
+        "report": None,
+        "report_error": None,
     }
 
 

@@ -14,10 +14,10 @@ from tests.api.forms import REWARD, upload
 from tests.factories import queued_job
 
 MISSING = {"file_id": new_file_id(), "job_id": new_job_id(), "reward_id": new_reward_id()}
-PARTS = {"version": "1", "step": "1", "name": "results.json"}
+PARTS = {"version": "1", "step": "1", "name": "results.json", "task_id": "gtask-1"}
 """Path parameters that name a part of the owned thing."""
 QUERIES = {"listJobRollouts": {"step": "1"}}
-BODIES: dict[str, Any] = {"createRewardVersion": {"source": REWARD}}
+BODIES: dict[str, Any] = {"createRewardVersion": {"source": REWARD}, "rescoreJob": {"reward": new_reward_id()}}
 PUBLIC = {"getModel"}
 """Its ids are names of models; the jobs' own tests ask for a foreign adapter."""
 OPERATIONS = [

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from app.validation import field_path, problems_of
+from core.builtin_rewards.outside import Http
 
 
 class Strict(BaseModel):
@@ -112,3 +113,30 @@ def test_our_own_error_keeps_its_code_and_fix():
 def test_path_is_written_as_the_client_would():
     assert field_path(("method", "grpo", "rewards", 0, "weight")) == "method.grpo.rewards[0].weight"
     assert field_path(()) == "body"
+
+
+SECRET = "whsec_of-nobody-else"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"secret": SECRET},
+        {"secret": SECRET * 20},
+        {"secret": 1234567},
+        {"headers": {"Authorization": f"Bearer {SECRET}\n"}},
+        {"headers": {"Authorization": 1234567}},
+        {"headers": {f"Authorization: {SECRET}": ""}},
+        {"headers": {SECRET + "\n": 7}},
+        {"headers": SECRET},
+    ],
+)
+def test_what_may_be_a_credential_is_never_shown(written: Any) -> None:
+    body = {"builtin": "http", "url": "https://grader.example.org/", **written}
+    with pytest.raises(ValidationError) as caught:
+        Http.model_validate(body)
+    (problem,) = problems_of(caught.value, body, Http)
+    assert problem.field == next(iter(written))
+    for text in (problem.field, problem.message, problem.fix or ""):
+        assert "1234567" not in text
+        assert SECRET not in text

@@ -11,7 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from safetensors import safe_open
 
+from cli.client import Client
 from cli.data_folder import Connection, DataFolder
+from cli.example import HELDOUT, REWARD, TRAIN, Uploads, job_spec
 from cli.stack import running_stack
 from core.settings import CHECKOUT
 
@@ -68,6 +70,23 @@ def test_the_same_job_runs_by_the_openai_client_alone(connection, tmp_path):
     assert results["final"]["step"] == 3
     assert [reward["form"] for reward in results["rewards"]] == ["openai"]
     assert results["verdict"]["sentence"] in printed
+
+
+def test_the_same_job_is_probed_for_signal_before_it_is_paid_for(connection, tmp_path):
+    with Client(connection.url, connection.api_key) as client:
+        uploads = Uploads(
+            client.upload_file(TRAIN), client.upload_file(HELDOUT), client.upload_reward(REWARD, name="probed")
+        )
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps(job_spec(uploads)))
+    server = ["--url", connection.url, "--api-key", connection.api_key]
+    document = json.loads(run([PODIUM, "signal-probe", job, "--prompts", "24", "--json", *server]))
+    report = document["report"]
+    assert (document["status"], report["prompts"], report["samples"]) == ("succeeded", 24, 8)
+    assert 0.1 <= report["mean_pass_rate"] <= 0.9, "half of the records are right at first"
+    assert report["graded_groups"] == 24
+    assert [reward["user_errors"] for reward in report["rewards"]] == [0]
+    assert report["advice"]
 
 
 def run(command: list[object]) -> str:

@@ -26,7 +26,7 @@ from cli.verdict import verdict_lines
 from core.results import JobResults
 from tests.samples import results_document
 
-COMMANDS = ["up", "demo", "test", "bench", "migrate", "keys", "jobs", "doctor", "version"]
+COMMANDS = ["up", "demo", "test", "bench", "migrate", "keys", "jobs", "signal-probe", "doctor", "version"]
 
 
 @pytest.fixture
@@ -189,6 +189,17 @@ def test_a_diagnosis_begins_with_what_the_job_waits_for_and_ends_with_findings()
                 "count": 2,
             }
         ],
+        "learning": [
+            {
+                "code": "all_wrong",
+                "severity": "error",
+                "message": "Nothing was ever right.",
+                "fix": "Read some rollouts.",
+                "try_next": "Fine-tune first.",
+                "since_step": 12,
+                "evidence": {"silent_all_wrong": 0.9},
+            }
+        ],
     }
     lines = list(diagnosis_lines(DiagnosticsView.model_validate(report)))
     assert lines[0] == "ftjob-1  running"
@@ -200,6 +211,12 @@ def test_a_diagnosis_begins_with_what_the_job_waits_for_and_ends_with_findings()
         "  The watchdog ended a trainer that hung.",
         '  evidence: {"attempts": [1]}',
         "  fix: Look at the stacks.",
+        "",
+        "error  all_wrong, since step 12",
+        "  Nothing was ever right.",
+        '  evidence: {"silent_all_wrong": 0.9}',
+        "  fix: Read some rollouts.",
+        "  next: Fine-tune first.",
     ]
 
 

@@ -22,12 +22,15 @@ from uvicorn.importer import import_from_string
 
 from bench._chaos import seaweedfs
 from cli.main import app as podium_command
-from core.queue import TRAIN_QUEUE
+from core.queue import GRADING_QUEUE, TRAIN_QUEUE
 from core.settings import CHECKOUT, Settings
 from core.storage.connect import open_store
 from core.storage.s3 import S3Store
+from worker.grading_tasks.main import CONCURRENCY
 
 OUR_IMAGES = {"podium-api:local": "api", "podium-worker:local": "worker"}
+SLOTS = {"worker.main": (TRAIN_QUEUE, 1), "worker.grading_tasks.main": (GRADING_QUEUE, CONCURRENCY)}
+"""Of the Celery apps: the queue, and how many tasks at once."""
 REFERENCE = re.compile(r"\$\{(\w+)(:\?|:-|)([^}]*)\}")
 SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN")
 
@@ -96,8 +99,9 @@ def assert_runs(argv: list[str]) -> None:
         case ["celery", "-A", module, "worker", *flags]:
             context = CLIContext(app=import_from_string(f"{module}:app"), no_color=True, workdir=None)
             worker = celery_command.commands["worker"].make_context("worker", list(flags), obj=context)
-            assert (worker.args, worker.params["queues"]) == ([], [TRAIN_QUEUE])
-            assert (worker.params["concurrency"], worker.params["prefetch_multiplier"]) == (1, 1)
+            queue, concurrency = SLOTS[module]
+            assert (worker.args, worker.params["queues"]) == ([], [queue])
+            assert (worker.params["concurrency"], worker.params["prefetch_multiplier"]) == (concurrency, 1)
         case ["python", "-m", module, *_]:
             assert find_spec(module) is not None, module
         case _:
@@ -194,6 +198,19 @@ def test_every_command_and_health_check_of_ours_exists(name: str) -> None:
 @pytest.mark.parametrize("name", ["worker", "worker-cpu"])
 def test_compose_starts_the_worker_as_its_image_does(name: str) -> None:
     assert SERVICES[name]["command"] == argument_list(last("worker", "CMD"))
+
+
+@pytest.mark.parametrize("name", ["worker", "worker-cpu", "grader"])
+def test_whatever_runs_reward_code_may_make_namespaces_and_nothing_else(name: str) -> None:
+    service = SERVICES[name]
+
+    assert service["security_opt"] == ["no-new-privileges:true", "seccomp=unconfined", "apparmor=unconfined"]
+    assert (service["cap_drop"], service["init"]) == (["ALL"], True)
+
+
+@pytest.mark.parametrize("name", ["api", "dispatcher"])
+def test_what_runs_no_reward_code_keeps_the_engines_filter(name: str) -> None:
+    assert SERVICES[name]["security_opt"] == ["no-new-privileges:true"]
 
 
 @pytest.mark.parametrize("name", LONG_RUNNING)

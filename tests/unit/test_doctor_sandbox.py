@@ -13,6 +13,8 @@ GOOD = {
     "libraries": ["numpy 2.4"],
     "missing": [],
     "counts_processes": True,
+    "accounting": "shared_once",
+    "counts_files": True,
 }
 
 
@@ -26,6 +28,10 @@ def test_this_machine_is_asked_for_real():
     ("report", "health", "words"),
     [
         (GOOD, Health.OK, "Landlock 7"),
+        (GOOD, Health.OK, "memory watched;"),
+        ({**GOOD, "accounting": "cgroup"}, Health.OK, "memory bounded by a cgroup each"),
+        ({**GOOD, "accounting": "resident"}, Health.OK, "shared pages once for each process"),
+        ({**GOOD, "accounting": "resident", "counts_files": False}, Health.WARN, "files in /tmp are not counted"),
         ({**GOOD, "landlock": 0}, Health.WARN, "no Landlock"),
         ({**GOOD, "counts_processes": False}, Health.WARN, "count processes"),
         ({**GOOD, "missing": ["math-verify"]}, Health.WARN, "cannot import math-verify"),

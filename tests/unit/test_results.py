@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from bench._chaos.samples import make_summary
 from core.db.models import Job, JobAttempt
+from core.learning.finding import LearningFinding, Severity
 from core.results import ArtifactFacts, JobResults, json_schema
 from core.settings import CHECKOUT
 from core.status import JobStatus
@@ -74,6 +75,28 @@ def test_a_built_document_keeps_the_schema_and_reads_back():
     document = build()
     validate(json.loads(document.model_dump_json()))
     assert JobResults.model_validate_json(document.model_dump_json()) == document
+
+
+ALL_WRONG = LearningFinding(
+    "all_wrong", Severity.ERROR, "Nothing was ever right.", "Raise it.", "Try SFT.", 3, {"silent_all_wrong": 0.9}
+)
+FEW_TASKS = LearningFinding("few_held_out_tasks", Severity.INFO, "Few tasks.", "Give more.", "Sample more.")
+NO_CHANGE = {"baseline": evaluation([WRONG] * 10), "final": evaluation([WRONG] * 10, step=4)}
+
+
+def test_findings_are_in_the_document_and_the_gravest_explains_a_verdict_without_change():
+    document = build(evaluations=NO_CHANGE, findings=[FEW_TASKS, ALL_WRONG])
+    validate(json.loads(document.model_dump_json()))
+    assert [finding.code for finding in document.diagnostics.findings] == ["few_held_out_tasks", "all_wrong"]
+    assert document.verdict.sentence.endswith(" Nothing was ever right.")
+
+
+@pytest.mark.parametrize(("silent_share", "is_said"), [(0.97, True), (0.5, False), (None, False)])
+def test_without_a_finding_silence_explains_it(silent_share, is_said):
+    summary = make_summary(4).model_copy(update={"silent_share": silent_share})
+    document = results.build(make_spec(), summary, facts(evaluations=NO_CHANGE, findings=[FEW_TASKS]), usd_per_hour=0.0)
+    assert ("In 97% of the groups all rewards were equal" in document.verdict.sentence) is is_said
+    assert "Few tasks" not in document.verdict.sentence
 
 
 def test_the_sample_that_other_tests_read_is_a_document():

@@ -15,7 +15,7 @@ from worker.run_directory import FailureDetail
 from worker.training.config import grpo_arguments, grpo_config, lora_config, resolved_parameters
 from worker.training.data import split_rows
 from worker.training.environment import Device
-from worker.training.failures import GraderFailed, GradingUnreliable, named_failure
+from worker.training.failures import GradingUnreliable, RewardUnusable, named_failure
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import GradingWatch, Scored, require_rewards
@@ -316,7 +316,7 @@ def test_at_the_baseline_a_reward_that_fails_is_final_and_graders_that_are_down_
     outcome: GradeOutcome, retryable: bool
 ) -> None:
     failed = Scored({"a": Grade(outcome, message="gave no answer")}, None)
-    with pytest.raises(GraderFailed) as raised:
+    with pytest.raises(RewardUnusable) as raised:
         require_rewards([failed, failed], step=0)
     assert raised.value.detail.retryable is retryable
 

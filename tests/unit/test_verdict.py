@@ -1,5 +1,6 @@
 """Did it learn? The source's figures, textbook values, and what must never be claimed."""
 
+import itertools
 import math
 
 import pytest
@@ -7,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from core import verdict
 from core.results import Answer, Evaluation, TaskResult, Verdict
-from worker import verdict
 
 RIGHT, WRONG, UNGRADED = 1.0, 0.0, None
 SEED = 7
@@ -34,8 +35,8 @@ def evaluation(greedy, sampled=None, *, step: int = 0, pass_threshold: float = 1
     return Evaluation(step=step, pass_threshold=pass_threshold, tasks=tasks, seconds=1.0)
 
 
-def judge(before: Evaluation, after: Evaluation, *, decoding="greedy", silent_share=None) -> Verdict:
-    return verdict.judge(before, after, decoding=decoding, seed=SEED, silent_share=silent_share)
+def judge(before: Evaluation, after: Evaluation, *, decoding="greedy", why=None) -> Verdict:
+    return verdict.judge(before, after, decoding=decoding, seed=SEED, why=why)
 
 
 def paired(fixed: int, broken: int, same: int = 100) -> Verdict:
@@ -153,10 +154,10 @@ def test_five_tasks_can_show_nothing_and_the_verdict_says_so():
     assert "5 tasks are too few to show any change; use at least 6." in found.sentence
 
 
-def test_a_run_of_silent_groups_is_told_why_it_did_not_learn():
-    same = evaluation([RIGHT, WRONG] * 10)
-    assert "In 97% of the groups all rewards were equal" in judge(same, same, silent_share=0.97).sentence
-    assert "groups" not in judge(same, same, silent_share=0.5).sentence
+def test_why_nothing_changed_is_said_only_where_nothing_did():
+    same, better = evaluation([RIGHT, WRONG] * 10), evaluation([RIGHT] * 20)
+    assert judge(same, same, why="All groups were silent.").sentence.endswith(" All groups were silent.")
+    assert "silent" not in judge(same, better, why="All groups were silent.").sentence
 
 
 def test_other_tasks_are_not_compared():
@@ -218,3 +219,27 @@ def test_an_interval_counts_each_task_once_however_often_it_was_sampled():
 def test_an_evaluation_without_a_single_grade_has_no_rate():
     found = verdict.score("final", evaluation([UNGRADED] * 3)).greedy
     assert (found.n, found.errors, found.pass_rate, found.pass_rate_ci95, found.mean_reward) == (0, 3, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("n", "passed", "k", "chance"),
+    [(4, 0, 2, 0.0), (4, 4, 2, 1.0), (4, 1, 1, 0.25), (4, 1, 2, 0.5), (4, 2, 2, 5 / 6), (8, 7, 8, 1.0)],
+)
+def test_pass_at_k_is_the_share_of_draws_with_a_passing_sample(n: int, passed: int, k: int, chance: float):
+    draws = list(itertools.combinations([True] * passed + [False] * (n - passed), k))
+    assert verdict.pass_at_k(n, passed, k) == pytest.approx(chance)
+    assert verdict.pass_at_k(n, passed, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+def test_pass_at_k_is_told_for_as_many_samples_as_every_task_has():
+    samples = [[RIGHT, WRONG, WRONG, WRONG], [WRONG, WRONG, UNGRADED]]
+    score = verdict.score("x", evaluation([RIGHT, RIGHT], samples))
+    assert score.sampled.pass_at == {1: pytest.approx(0.125), 2: pytest.approx(0.25)}
+    assert score.greedy.pass_at == {}
+
+
+def test_what_makes_two_evaluations_incomparable_is_said():
+    found = verdict.judge(
+        evaluation([WRONG] * 20), evaluation([RIGHT] * 20), decoding="greedy", seed=SEED, but="the rewards differ"
+    )
+    assert (found.outcome, found.sentence) == ("not_comparable", "Not comparable: the rewards differ.")

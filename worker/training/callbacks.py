@@ -9,8 +9,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from core.failpoints import failpoint
 from core.spec import JobSpec
 from core.status import Stage
-from worker.run_directory import CheckpointSaved, RunDirectory, StageStarted, StepDone, json_number
+from worker.run_directory import CheckpointSaved, Notice, RunDirectory, StageStarted, StepDone, json_number
 from worker.training.checkpoints import republish_checkpoint, save_checkpoint
+from worker.training.failures import SignalStarved
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.moment import Moment
@@ -18,7 +19,8 @@ from worker.training.pace import Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.scoreboard import Scoreboard
-from worker.training.stop import Stopped, StopRequest
+from worker.training.stop import Stopped, StopRequest, TrainingOver
+from worker.training.stop_rule import Ruling, judge_patience, judge_silence
 from worker.training.trainer import PodiumTrainer
 
 CHECKPOINT_METRICS = ("loss", "reward", "grad_norm", "entropy", "kl")
@@ -86,9 +88,22 @@ class StepEnd(TrainerCallback):
                 republish_checkpoint(self._run, step, self._progress)
                 self._announce_checkpoint(step, metrics, is_best=True)
             self._stop.check()
+            self._rule_on_patience()
+            if self._progress.ended_early is not None:
+                raise TrainingOver
+        if step == 0:
+            self._tell_obstacles()
         self._phases.lap()
         self._save_clock.begin()
         self._pace.begin_step()
+
+    def _tell_obstacles(self) -> None:
+        """What of the fast path is off, once a run."""
+        off = {saving.value: reason for saving, reason in self._trainer.obstacles.items()}
+        if self._spec.hyperparameters.fast_path and off:
+            reasons = "; ".join(f"{saving}: {reason}" for saving, reason in off.items())
+            message = f"Part of the fast path is off. {reasons}."
+            self._run.append(Notice(at=time.time(), level="info", code="fast_path_off", message=message, data=off))
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -118,16 +133,20 @@ class StepEnd(TrainerCallback):
         self._pace.end_step()
         metrics = self._metrics = self._report(step, logs)
         failpoint("step.reported")
+        starved = self._rule_on_silence(step)
         self._moment = Moment.now(self._trainer, self._progress)
         self._grader_log.tell(step)
+        if starved is not None:
+            raise starved
         is_best = False
         if self._evaluation_is_due(step) and not self._stop.wanted:
             evaluated, is_best = self._evaluate(step)
             metrics.update(evaluated)
+            self._rule_on_patience()
             self._moment = Moment.now(self._trainer, self._progress)  # with the score
         if is_best or self._checkpoint_is_due(step):
             self._save(step, self._progress, metrics, is_best=is_best)
-        control.should_training_stop |= self._stop.wanted
+        control.should_training_stop |= self._stop.wanted or self._progress.ended_early is not None
         if step < self._spec.max_steps:
             self._pace.begin_step()
 
@@ -136,7 +155,38 @@ class StepEnd(TrainerCallback):
         numbers = {**self._trainer.take_batch_metrics(), **logs, **lap, "phase/total_s": sum(lap.values())}
         metrics = {name: None if value is None else json_number(float(value)) for name, value in numbers.items()}
         self._run.append(StepDone(at=time.time(), step=step, metrics=metrics))
+        if (share := metrics.get("signal/silent_share")) is not None:
+            self._progress.silence.add(share, window=self._spec.stop.window)
         return {name: metrics[name] for name in CHECKPOINT_METRICS if name in metrics}
+
+    def _rule_on_silence(self, step: int) -> SignalStarved | None:
+        """Before the step's moment is kept: a pause begins a new window, and the checkpoint must know."""
+        silence = self._progress.silence
+        if step >= self._spec.max_steps:
+            return None
+        match judge_silence(self._spec.stop, silence):
+            case Ruling("pause", sentence):
+                silence.begin_anew()
+                return SignalStarved(sentence)
+            case Ruling("stop", sentence):
+                self._end_early(sentence)
+            case Ruling("warn", sentence):
+                silence.has_warned = True
+                self._notice("signal_starved", sentence, step=step)
+        return None
+
+    def _rule_on_patience(self) -> None:
+        ruling = judge_patience(self._spec.stop, list(self._progress.scores.values()))
+        if ruling is not None:
+            self._end_early(ruling.sentence)
+
+    def _end_early(self, sentence: str) -> None:
+        if self._progress.ended_early is None:
+            self._progress.ended_early = sentence
+            self._notice("ended_early", f"Training ends here. {sentence}", step=self._progress.step)
+
+    def _notice(self, code: str, message: str, *, step: int) -> None:
+        self._run.append(Notice(at=time.time(), level="warn", code=code, message=message, data={"step": step}))
 
     def _evaluation_is_due(self, step: int) -> bool:
         """The last step has the final evaluation."""
@@ -145,7 +195,8 @@ class StepEnd(TrainerCallback):
 
     def _checkpoint_is_due(self, step: int) -> bool:
         regular = step % self._spec.checkpoints.every_steps == 0
-        return regular or step >= self._spec.max_steps or self._stop.wanted or self._save_clock.is_due()
+        is_last = step >= self._spec.max_steps or self._progress.ended_early is not None
+        return regular or is_last or self._stop.wanted or self._save_clock.is_due()
 
     def _evaluate(self, step: int) -> tuple[dict[str, float | None], bool]:
         self._run.append(StageStarted(at=time.time(), stage=Stage.EVALUATING))

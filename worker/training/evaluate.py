@@ -33,6 +33,10 @@ MOST_TOKENS = 131_072
 """Of prompts and answers in one batch: about 15 GB of key-value cache for an 8B model of the Qwen3 kind."""
 
 
+MOST_ERROR = 500
+"""Characters of what a grader said that an answer keeps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """How answers are taken from the policy: greedily, or sampled at a temperature with a seed."""
@@ -121,8 +125,8 @@ class Evaluator:
         size = max(1, min(MOST_ANSWERS, MOST_TOKENS // longest))
         return [order[start : start + size] for start in range(0, len(order), size)]
 
-    def _answer_all(self, decoding: Decoding, step: int) -> list[Answer]:
-        """One answer per task, in the order of the tasks."""
+    def grade_all(self, decoding: Decoding, step: int) -> list[tuple[Completion, Scored]]:
+        """One graded completion per task, in the order of the tasks. Raises `Stopped` between batches."""
         graded: dict[int, tuple[Completion, Scored]] = {}
         for number, places in enumerate(self._batches):
             torch.manual_seed(_seed(decoding.seed, number))
@@ -132,10 +136,15 @@ class Evaluator:
             failpoint("evaluation.batch_done")
             self.on_batch()
             self.stop.check()
-        scored = [score for _, score in graded.values()]
+        return [graded[place] for place in range(len(self.tasks))]
+
+    def _answer_all(self, decoding: Decoding, step: int) -> list[Answer]:
+        """One answer per task, in the order of the tasks."""
+        graded = self.grade_all(decoding, step)
+        scored = [score for _, score in graded]
         require_rewards(scored, step=step)
         self.last_error = next((score.error for score in scored if score.error), self.last_error)
-        return [self._answer(*graded[place]) for place in range(len(self.tasks))]
+        return [self._answer(*one) for one in graded]
 
     def _complete(self, tasks: Sequence[Task], decoding: Decoding) -> list[Completion]:
         pad = self.tokenizer.pad_token_id
@@ -162,6 +171,7 @@ class Evaluator:
             passed=None if reward is None else reward >= self.spec.pass_threshold,
             completion_tokens=len(completion.token_ids),
             finish_reason="length" if completion.is_truncated else "stop",
+            error=None if scored.error is None else scored.error[:MOST_ERROR],
         )
 
 

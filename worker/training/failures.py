@@ -53,7 +53,7 @@ class DataUnusable(RunFailed):
     code = "data_unusable"
 
 
-class GraderFailed(RunFailed):
+class RewardUnusable(RunFailed):
     """The reward cannot be loaded, or fails too often to train on."""
 
     reason = StatusReason.GRADER_FAILED
@@ -63,7 +63,7 @@ class GraderFailed(RunFailed):
     )
 
 
-class GradersDown(GraderFailed):
+class GradersDown(RewardUnusable):
     """Not the reward said no, but the grading processes: they crash, hang or do not start."""
 
     default_fix = "Look for crashes and endless loops in the reward, and at the worker's free memory."
@@ -79,6 +79,18 @@ class GradingUnreliable(RunFailed):
     default_fix = (
         "GET /v1/fine_tuning/jobs/{id}/rollouts shows each error. Resume the job when the cause is gone, or begin a "
         "new one from its checkpoint with a corrected version of the reward."
+    )
+
+
+class SignalStarved(RunFailed):
+    """Nothing is learned any more, by the job's own rule (`stop` in the spec). The last step has been saved."""
+
+    reason = StatusReason.SIGNAL_STARVED
+    code = "signal_starved"
+    pauses = True
+    default_fix = (
+        "GET .../diagnostics says why. Resume the job to go on for another window, cancel it, or begin a new one from "
+        "its best checkpoint with other prompts."
     )
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 from transformers import PrinterCallback
 
+from core.signal_report import ProbeSize, SignalReport
 from core.status import Stage
 from worker.run_directory import (
     STOPPED_EXIT_CODE,
@@ -30,7 +31,7 @@ from worker.training.data import RunData, load_data, training_set
 from worker.training.environment import Device, describe_environment, detect_device
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
-from worker.training.failures import GradingUnreliable, named_failure
+from worker.training.failures import GradingUnreliable, SignalStarved, named_failure
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
@@ -38,7 +39,8 @@ from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import GradingWatch, Rewards, open_rewards
 from worker.training.scoreboard import Scoreboard
-from worker.training.stop import Stopped, StopRequest
+from worker.training.signal_probe import probe_signal
+from worker.training.stop import Stopped, StopRequest, TrainingOver
 from worker.training.trainer import PodiumTrainer
 
 
@@ -61,6 +63,9 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
             progress = load_progress(run.resume)
         phases.tell(partial(_show_pulse, run, progress))
         stop.arm(partial(_leave, run, plan, progress), grace_s=plan.stop_grace_s)
+        if plan.probe is not None:
+            report = _probe(run, plan, plan.probe, phases, stop)
+            return Outcome(kind="finished", step=0, report=report)
         summary = _run(run, plan, progress, phases, stop)
     except Stopped:
         return Outcome(kind="stopped", step=progress.step)
@@ -82,10 +87,10 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
             bench.scoreboard.take("baseline", 0)
         _start_stage(run, Stage.TRAINING)
         try:
-            _train(run, plan, bench.trainer, stop)
+            _train(run, plan, bench.trainer, progress, stop)
             _start_stage(run, Stage.EVALUATING)
             bench.scoreboard.take("final", progress.step)
-        except GradingUnreliable:
+        except (GradingUnreliable, SignalStarved):
             bench.step_end.save_last_good()
             raise
     stop.worth_finishing = True
@@ -94,6 +99,15 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
     with phases.phase(Phase.EXPORT):
         export_result(trainer.model, trainer.processing_class, spec, run.adapter, final_step=progress.step)
     return _summarise(plan, bench, progress, phases)
+
+
+def _probe(run: RunDirectory, plan: RunPlan, size: ProbeSize, phases: PhaseTimer, stop: StopRequest) -> SignalReport:
+    spec, device = plan.spec, detect_device()
+    check_method(spec, device)
+    if device.is_cuda:
+        phases.synchronize = torch.cuda.synchronize
+    with open_rewards(run, spec.rewards) as rewards, _told_output(rewards, run, Progress()):
+        return probe_signal(run, plan, size, rewards, device, phases, stop)
 
 
 @contextmanager
@@ -128,11 +142,14 @@ def _load(
         tally=progress.tally,
         phases=phases,
         on_rollouts=run.append,
+        watched=spec.watch,
         model=load_policy(run, plan, tokenizer, device),
         args=config.grpo_config(spec, device, run.path / ".trl"),
         train_dataset=training_set(data.training, spec.hyperparameters.prompts_per_step),
         processing_class=tokenizer,
         peft_config=config.lora_config(spec),
+        fast_path=spec.hyperparameters.fast_path,
+        audit_every=spec.hyperparameters.audit_every,
     )
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
@@ -146,19 +163,18 @@ def _load(
     return Workbench(trainer, scoreboard, step_end, data, device)
 
 
-def _train(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, stop: StopRequest) -> None:
+def _train(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, progress: Progress, stop: StopRequest) -> None:
     """All steps that are left. Raises `Stopped` when told to stop before the last."""
     stop.check()
-    if plan.resume_step is not None and plan.resume_step >= plan.spec.max_steps:
+    has_ended = progress.step >= plan.spec.max_steps or progress.ended_early is not None
+    if plan.resume_step is not None and has_ended:
         trainer._load_from_checkpoint(str(run.resume))  # stopped after the last step: `train` would make one more
         return
     stop.worth_finishing = True
-    if plan.resume_step is None:
-        trainer.train()
-    else:
-        trainer.train(resume_from_checkpoint=str(run.resume))
+    with suppress(TrainingOver):
+        trainer.train(resume_from_checkpoint=None if plan.resume_step is None else str(run.resume))
     stop.worth_finishing = False
-    if trainer.state.global_step < plan.spec.max_steps:
+    if trainer.state.global_step < plan.spec.max_steps and progress.ended_early is None:
         raise Stopped
 
 
@@ -183,6 +199,7 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
     tally = progress.tally
     return Summary(
         final_step=progress.step,
+        ended_early=progress.ended_early,
         best_evaluation=progress.best_evaluation or "baseline",
         phases=phases.totals(),
         environment=describe_environment(bench.device),
@@ -195,7 +212,7 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
         steps_without_gradient=tally.steps_without_gradient,
         truncated_share=tally.truncated_share,
         ungraded_rollouts=tally.ungraded_rollouts,
-        resolved_parameters=config.resolved_parameters(plan.spec, bench.device),
+        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.fast_path_facts,
     )
 
 

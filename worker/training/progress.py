@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from worker.training.rollouts import RolloutBatch, Signal
+from worker.training.stop_rule import Silence
 
 
 class Tally(BaseModel):
@@ -37,6 +38,9 @@ class Progress(BaseModel):
     step: int = 0
     """Optimizer steps that are done."""
     tally: Tally = Field(default_factory=Tally)
+    silence: Silence = Field(default_factory=Silence)
+    ended_early: str | None = None
+    """Why training ended before its last step by the job's own rule, once it has."""
     scores: dict[str, float | None] = Field(default_factory=dict)
     """Mean reward of each evaluation so far, by name, in order."""
 

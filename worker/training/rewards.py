@@ -10,12 +10,11 @@ from typing import Any
 from core.errors import InvalidReward
 from core.rows import Row
 from core.spec import GradingSpec, RewardTerm
-from worker.grading.client import Grade, GradeOutcome, Rollout, combine
-from worker.grading.client import GraderFailed as GraderBroken
+from worker.grading.client import Grade, GradeOutcome, GraderFailed, Rollout, combine
 from worker.grading.gates import Settlement
 from worker.grading.terms import AnyGrader, grader_of
 from worker.run_directory import RolloutGrade, RunDirectory
-from worker.training.failures import GraderFailed, GradersDown, GradingUnreliable, RunFailed
+from worker.training.failures import GradersDown, GradingUnreliable, RewardUnusable, RunFailed
 
 MOST_TRACEBACK = 2000
 """Characters of it that a rollout's line keeps."""
@@ -90,7 +89,7 @@ class Rewards:
 
 @contextmanager
 def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rewards]:
-    """Start what grades each term; raises `GraderFailed` with the end of the traceback."""
+    """Start what grades each term; raises `RewardUnusable` with the end of the traceback."""
     with ExitStack() as stack:
         graders: dict[str, AnyGrader] = {}
         for term in terms:
@@ -99,8 +98,8 @@ def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rew
                 continue
             try:
                 stack.enter_context(grader)
-            except (InvalidReward, GraderBroken) as error:
-                raise GraderFailed(
+            except (InvalidReward, GraderFailed) as error:
+                raise RewardUnusable(
                     f"The reward `{term.name}` cannot be loaded. {error.message}", fix=error.fix
                 ) from error
             graders[term.name] = grader
@@ -141,14 +140,14 @@ class GradingWatch:
 
 
 def require_rewards(scored: Sequence[Scored], *, step: int) -> None:
-    """Raises when not one answer of an evaluation after `step` steps has a reward: `GraderFailed` at the baseline,
+    """Raises when not one answer of an evaluation after `step` steps has a reward: `RewardUnusable` at the baseline,
     where nothing can be lost, else `GradingUnreliable`.
     """
     if any(score.reward is not None for score in scored):
         return
     kind: type[RunFailed] = GradingUnreliable
     if step == 0:
-        kind = GradersDown if all(score.is_infrastructure_error for score in scored) else GraderFailed
+        kind = GradersDown if all(score.is_infrastructure_error for score in scored) else RewardUnusable
     raise _failure(kind, "No held-out answer could be graded.", scored)
 
 

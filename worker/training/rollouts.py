@@ -3,6 +3,9 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+import numpy as np
 
 from worker.run_directory import Rollout, RolloutsDone
 from worker.training.rewards import Completion, Scored, journal_extra, journal_grades
@@ -26,7 +29,7 @@ class RolloutBatch:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """How many groups can teach nothing. Equality is exact; TRL's `frac_reward_zero_std` rounds."""
+    """How many groups can teach nothing (`is_silent`). TRL's `frac_reward_zero_std` rounds."""
 
     groups: int
     """Groups with at least one graded rollout."""
@@ -43,6 +46,7 @@ class Signal:
         if not self.groups:
             return {}
         return {
+            "signal/effective_groups": self.groups - self.silent,
             "signal/silent_share": self.silent / self.groups,
             "signal/silent_all_right": self.silent_right / self.groups,
             "signal/silent_all_wrong": self.silent_wrong / self.groups,
@@ -50,11 +54,32 @@ class Signal:
 
 
 def find_signal(groups: Sequence[Sequence[float]], pass_threshold: float) -> Signal:
-    """`groups`: the rewards of each group. A group with one reward alone has nothing to compare: it is silent too."""
+    """`groups`: the rewards of each group."""
     graded = [rewards for rewards in groups if rewards]
-    silent = [rewards[0] for rewards in graded if max(rewards) == min(rewards)]
+    silent = [rewards[0] for rewards in graded if is_silent(rewards)]
     right = sum(reward >= pass_threshold for reward in silent)
     return Signal(len(graded), right, len(silent) - right)
+
+
+def is_silent(rewards: Sequence[float]) -> bool:
+    """Whether all rewards of a group are the same number in single precision, in which TRL compares them.
+
+    One reward alone has nothing to be compared with: such a group is silent too, and so is one without any.
+    """
+    return len({float(np.float32(reward)) for reward in rewards}) <= 1
+
+
+def spread_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """By term: the standard deviation inside a group, averaged. TRL's `rewards/<term>/std` mixes the prompts."""
+    size = batch.num_generations
+    groups = [batch.scored[start : start + size] for start in range(0, len(batch.scored), size)]
+    metrics = {}
+    for term in batch.scored[0].grades if batch.scored else ():
+        columns = [[value for score in group if (value := score.value(term)) is not None] for group in groups]
+        spreads = [pstdev(values) for values in columns if values]
+        if spreads:
+            metrics[f"rewards/{term}/std_in_group"] = fmean(spreads)
+    return metrics
 
 
 def journal_entry(

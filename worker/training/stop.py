@@ -10,6 +10,10 @@ class Stopped(Exception):
     """Told to stop while no step is being trained: what was under way can be done again."""
 
 
+class TrainingOver(Exception):
+    """A rule of the job ends training where no step is under way: the final evaluation comes next."""
+
+
 class StopRequest:
     """Whether this process was told to stop. Training asks at each step's end, evaluations after each batch.
 

@@ -1,6 +1,7 @@
-"""The one subclass of TRL's `GRPOTrainer`: our graders, our journal, a clock on each phase, and exact resumption.
+"""TRL's trainer with our graders, our journal, a clock on each phase, and exact resumption.
 
 Written against TRL 1.16.0, the pinned version. Every override calls its parent; none of the algorithm is changed.
+Below it stands the fast path (`worker.training.fast_path`), which leaves out what changes no gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from core.rows import Row
+from core.watch import WatchedField
 from worker.run_directory import RolloutsDone
+from worker.training.fast_path.trainer import FastPathTrainer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Tally
 from worker.training.rewards import (
@@ -23,7 +25,8 @@ from worker.training.rewards import (
     grader_metrics,
     reward_metrics,
 )
-from worker.training.rollouts import RolloutBatch, find_signal, journal_entry
+from worker.training.rollouts import RolloutBatch, find_signal, is_silent, journal_entry, spread_metrics
+from worker.training.watch import Watch
 
 BUFFER_FILE = "rollout_buffer.pt"
 
@@ -50,7 +53,7 @@ class EpochRepeatSampler(RepeatSampler):
             torch.randperm(self.num_samples, generator=self.generator)
 
 
-class PodiumTrainer(GRPOTrainer):
+class PodiumTrainer(FastPathTrainer):
     def __init__(
         self,
         *,
@@ -61,6 +64,7 @@ class PodiumTrainer(GRPOTrainer):
         tally: Tally,
         phases: PhaseTimer,
         on_rollouts: Callable[[RolloutsDone], None],
+        watched: Sequence[WatchedField] = (),
         **trl_arguments: Any,
     ) -> None:
         """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored."""
@@ -72,6 +76,7 @@ class PodiumTrainer(GRPOTrainer):
         self._phases = phases
         self._on_rollouts = on_rollouts
         self._watch = watch
+        self._watched = Watch(watched)
         self._columns = [RewardColumn(name) for name in rewards.names]
         self._batch: RolloutBatch | None = None
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
@@ -113,8 +118,19 @@ class PodiumTrainer(GRPOTrainer):
         self._watch.check(batch.scored, step=step)
         signal = find_signal(batch.group_rewards, self._pass_threshold)
         self._tally.add(batch, signal)
-        self._batch_metrics = {**reward_metrics(batch.scored), **grader_metrics(batch.scored), **signal.metrics}
+        self._batch_metrics = {
+            **reward_metrics(batch.scored),
+            **grader_metrics(batch.scored),
+            **self._watched.metrics(batch.completions),
+            **signal.metrics,
+            **spread_metrics(batch),
+        }
         return output
+
+    def _silent_groups(self) -> torch.Tensor:
+        """By the rewards in the journal: what is called silent is what is left out."""
+        assert self._batch is not None
+        return torch.tensor([is_silent(rewards) for rewards in self._batch.group_rewards])
 
     def take_batch_metrics(self) -> dict[str, float]:
         """What the step's generation batch adds to TRL's metrics; empty where a step reuses an older batch."""
@@ -140,9 +156,14 @@ class PodiumTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         with self._phases.phase(Phase.FORWARD):
-            self._tally.trained_tokens += int(inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
-            loss: torch.Tensor = super()._compute_loss(model, inputs)
+            before = self.gradient_tokens
+            loss = super()._compute_loss(model, inputs)
+            self._tally.trained_tokens += self.gradient_tokens - before
             return loss
+
+    def _audit(self, *args: Any) -> None:
+        with self._phases.phase(Phase.FORWARD):
+            super()._audit(*args)
 
     def _clip_grad_norm(self, model: Any) -> Any:
         with self._phases.phase(Phase.OPTIMIZER):

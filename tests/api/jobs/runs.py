@@ -11,6 +11,7 @@ from core.db.leases import Lease
 from core.db.models import File
 from core.db.session import Sessions
 from core.ids import JobId, new_file_id
+from core.results import Evaluation
 from core.status import JobStatus, Stage, StatusReason
 from core.storage.store import ObjectStore
 
@@ -57,6 +58,12 @@ class Run:
         with self.sessions.begin() as session:
             leases.hold(session, self.lease)
             progress.add_step(session, self.lease, step, metrics)
+
+    def evaluate(self, name: str, evaluation: Evaluation) -> None:
+        with self.sessions.begin() as session:
+            leases.hold(session, self.lease)
+            data = evaluation.model_dump(mode="json")
+            progress.add_evaluation(session, self.lease, name, evaluation.step, data)
 
     def rollouts(self, step: int, count: int) -> None:
         with self.sessions.begin() as session:

@@ -113,6 +113,21 @@ def test_a_job_that_failed_waits_for_nothing_and_says_why(client: TestClient, ru
     assert (first["severity"], first["message"], first["fix"]) == ("error", "The GPU is full.", "Use a smaller batch.")
 
 
+def test_a_run_that_does_not_learn_is_told_why(client: TestClient, run: Run) -> None:
+    for step in range(1, 21):
+        run.step(step, reward=0.0, **{"signal/silent_share": 1.0, "signal/silent_all_wrong": 1.0})
+    (finding,) = diagnose(client, run.path)["learning"]
+    assert (finding["code"], finding["severity"], finding["since_step"]) == ("all_wrong", "error", 1)
+    assert "no completion reached the pass threshold" in finding["message"]
+    assert finding["evidence"] == {"silent_all_wrong": 1.0, "num_generations": 8}
+
+
+def test_a_run_that_learns_is_told_nothing(client: TestClient, run: Run) -> None:
+    for step in range(1, 21):
+        run.step(step, reward=step / 20, **{"signal/silent_share": 0.3})
+    assert diagnose(client, run.path)["learning"] == []
+
+
 @pytest.mark.parametrize("end", [Run.succeed, lambda run: None])
 def test_diagnostics_are_the_owners_alone(
     client: TestClient, other_tenant: TestClient, run: Run, end: Callable[[Run], None]

@@ -73,6 +73,11 @@ def refusal(client: TestClient, body: Any, *, status: int = 422) -> Body:
         ("method.grpo.checkpoints.keep", 1001, "invalid_value"),
         ("method.grpo.checkpoints.keep", "all", "invalid_type"),
         ("method.grpo.rewards", [], "no_rewards"),
+        ("method.grpo.watch", [{"json_path": "$.a"}, {"regex": "a"}], "same_name"),
+        ("method.grpo.stop.silent_share_above", 1.0, "invalid_value"),
+        ("method.grpo.stop.window", 4, "invalid_value"),
+        ("method.grpo.stop.then", "cancel", "invalid_value"),
+        ("method.grpo.stop.held_out_patience", 0, "invalid_value"),
         ("method.type", "ppo", "invalid_value"),
         ("seed", -1, "invalid_value"),
         ("seed", 2**31, "invalid_value"),
@@ -90,6 +95,25 @@ def refusal(client: TestClient, body: Any, *, status: int = 422) -> Body:
 def test_a_bad_value_is_refused_by_name(client: TestClient, body: Body, path: str, value: Any, code: str) -> None:
     error = refusal(client, with_change(body, path, value))
     assert [(problem["field"], problem["code"]) for problem in error["errors"]] == [(path, code)]
+
+
+@pytest.mark.parametrize(
+    ("watched", "field", "code"),
+    [
+        ({"json_path": "died"}, "", "invalid_value"),
+        ({"regex": "("}, "", "invalid_value"),
+        ({"json_path": "$.a", "regex": "a"}, "", "invalid_value"),
+        ({"json_path": "$.a", "colunm": "answer"}, ".colunm", "unknown_field"),
+        ({"json_path": "$.a", "column": "anwser"}, ".column", "missing_column"),
+    ],
+)
+def test_a_watched_field_that_cannot_be_counted_is_refused(
+    client: TestClient, body: Body, watched: Body, field: str, code: str
+) -> None:
+    error = refusal(client, with_change(body, "method.grpo.watch", [{"regex": "fine"}, watched]))
+    (problem,) = error["errors"]
+    assert (problem["field"], problem["code"]) == (f"method.grpo.watch[1]{field}", code)
+    assert code != "missing_column" or "`answer`" in problem["fix"]
 
 
 @pytest.mark.parametrize("field", ["model", "training_file", "method"])

@@ -4,8 +4,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from math_verify.errors import TimeoutException
+from pydantic import ValidationError
 
+from core.builtin_rewards.answers import Regex
 from tests.unit.builtins.grading import grade, rollout, score
+from worker.grading.builtins import load, mathematics
 from worker.grading.builtins.answers import last_boxed, last_number
 from worker.grading.grades import GradeOutcome
 
@@ -216,9 +220,45 @@ def test_math(completion: str, solution: str | None, parameters: dict[str, Any],
     assert score("math", rollout(completion, solution=solution), column="solution", **parameters) == wanted
 
 
-def test_mathematics_that_cannot_be_decided_in_time_scores_zero_and_is_counted() -> None:
+def test_mathematics_that_takes_too_long_is_no_zero() -> None:
     result = grade("math", rollout(r"\boxed{9^{9^{9}}}", solution="42"), column="solution")
-    assert (result.value, dict(result.metrics)) == (0.0, {"math/undecided": 1.0})
+    assert (result.outcome, result.value, result.timed_out) == (GradeOutcome.INFRASTRUCTURE_ERROR, None, True)
+    assert "within 1 s" in (result.message or "")
+
+
+def test_each_time_limit_of_math_verify_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = load("math", {"column": "solution"})
+    monkeypatch.setattr(mathematics, "verify", out_of_time)
+    (slow_to_compare,) = one([rollout("7", solution="7")], 0)
+    monkeypatch.setattr(mathematics, "parse", out_of_time)
+    (slow_to_read,) = one([rollout("7", solution="7")], 0)
+    (slow_reference,) = one([rollout("7", solution="8")], 0)
+    found = [(one.outcome, one.timed_out) for one in (slow_to_compare, slow_to_read, slow_reference)]
+    lost, unfit = (GradeOutcome.INFRASTRUCTURE_ERROR, True), (GradeOutcome.USER_ERROR, False)
+    assert found == [lost, lost, unfit]
+    assert "compared with the reference within 1 s" in str(slow_to_compare.message)
+    assert "read as mathematics within 1 s" in str(slow_to_read.message)
+    assert "takes more than 5 s to read" in str(slow_reference.message)
+
+
+def test_one_equal_solution_counts_however_long_the_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = load("math", {"column": "solution"})
+    monkeypatch.setattr(mathematics, "verify", lambda gold, answer, **_: gold == answer or out_of_time())
+    (result,) = one([rollout(r"\boxed{7}", solution=["8", "7"])], 0)
+    assert result.value == 1.0
+
+
+def test_a_user_pattern_cannot_hold_the_api_up() -> None:
+    """Folding the case of so many sets takes more than a second."""
+    with pytest.raises(ValidationError, match="more than 16 sets of characters"):
+        Regex(builtin="regex", pattern="(?i)" + "[\x01-\uffff]" * 199)
+    assert Regex(builtin="regex", pattern="(?i)" + "[a-z]" * 16)
+    assert Regex(builtin="regex", pattern="[a-z]" * 100)
+
+
+def out_of_time(*arguments: Any, **options: Any) -> bool:
+    """What math-verify does where it is told to raise."""
+    raise TimeoutException
 
 
 def test_a_solution_without_mathematics_is_the_datas_fault() -> None:

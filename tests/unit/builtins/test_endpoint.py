@@ -2,6 +2,7 @@ import base64
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,17 @@ def test_a_name_is_connected_at_the_address_that_was_checked(here: Endpoint, mon
     assert outcomes(ask(here, host="grader.example")) == {GradeOutcome.SCORED}
     assert [host for host in asked if host != "127.0.0.1"] == ["grader.example"]
     assert here.requests[0][0]["Host"] == f"grader.example:{here.port}"
+
+
+def test_a_name_that_is_not_resolved_in_time_is_a_timeout(here: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    try:
+        grades = ask(here, host="grader.example", timeout_s=0.2)
+    finally:
+        over.set()
+    assert outcomes(grades) == {GradeOutcome.INFRASTRUCTURE_ERROR}
+    assert (grades[0].timed_out, here.requests) == (True, [])
 
 
 @pytest.mark.parametrize(("host", "outcome"), [("localhost", GradeOutcome.SCORED), ("127.0.0.1", None)])

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from tests.unit.builtins.grading import grade, rollout, score
 from worker.grading.builtins import load
 from worker.grading.builtins.registry import UnknownBuiltinError
+from worker.grading.builtins.structure import label_of
 from worker.grading.grades import GradeOutcome
+from worker.grading.logged import bounded
 
 
 @pytest.mark.parametrize(
@@ -143,3 +145,16 @@ def test_a_record_matches_itself_whatever_is_in_it(record: dict[str, Any]) -> No
 )
 def test_format_tags(completion: str, parameters: dict[str, Any], wanted: float) -> None:
     assert score("format_tags", rollout(completion), **parameters) == wanted
+
+
+def test_fields_keep_metrics_of_their_own_however_long_or_strange_their_names_are() -> None:
+    fields = ["a" * 60 + "1", "a" * 60 + "2", "b\0", "b\\0", "c/match", "c", "\ud800", "d" * 46]
+    names = [label_of(field) for field in fields]
+    assert len(set(names)) == len(fields)
+    assert (names[-3], names[-1]) == ("c", "d" * 46)
+    completion = json.dumps(dict.fromkeys(fields, 1))
+    result = grade("json_fields", rollout(completion, gold=dict.fromkeys(fields, 1)), column="gold")
+    assert set(bounded(result).metrics) == {
+        "json_fields/parsed",
+        *(f"json_fields/{name}/{what}" for name in names for what in ("match", "null")),
+    }

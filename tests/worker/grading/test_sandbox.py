@@ -19,7 +19,7 @@ from core.reward_imports import REWARD_LIBRARIES
 from core.settings import CHECKOUT, Settings
 from tests.polling import wait_until
 from tests.worker.grading.conftest import as_user, users
-from worker.grading import memory, sandbox, seccomp, unprivileged
+from worker.grading import identity, memory, sandbox, seccomp, unprivileged
 from worker.grading.client import Grader, Rollout
 from worker.grading.image import DEVICES, DISTRIBUTIONS, image
 from worker.grading.limits import Limits
@@ -132,7 +132,7 @@ def test_root_is_no_root_outside_of_the_user_namespace_either(source):
             for pid in memory.tree(grader.pid)
             for kind in ("Uid", "Gid")
         ]
-        assert all(int(part) in sandbox._UIDS for each in ids for part in each)
+        assert all(int(part) in identity.UIDS for each in ids for part in each)
         assert all(status(pid)["Groups"] == "" for pid in memory.tree(one.pid))
 
 

@@ -17,6 +17,7 @@ from core.ids import CheckpointId, FileId, JobId
 from core.results import Evaluation
 from core.reward_source import analyse
 from core.rows import FileFormat
+from core.signal_report import ProbeSize
 from core.spec import CheckpointRef, DataRef, JobSpec, PinnedReward
 from worker.run_directory import FAILED_EXIT_CODE, Outcome, Rollout, RolloutsDone, RunDirectory, RunPlan, StepDone
 
@@ -111,7 +112,8 @@ class Trainers:
         baseline: RunDirectory | None = None,
         start: tuple[RunDirectory, int] | None = None,
         grace_s: float = 25.0,
-        **changes: Mapping[str, Any],
+        probe: ProbeSize | None = None,
+        **changes: Any,
     ) -> RunDirectory:
         """A run directory. `rewards`: sources by name. `hub`: id and commit. `changes` go into TOY_SPEC's sections."""
         run = RunDirectory(self.folder / name)
@@ -127,7 +129,7 @@ class Trainers:
                 "held_out": _write_rows(run.held_out_file, toy_rows(9)[5:] if held_out is None else held_out),
                 "rewards": [_pin(run, *term) for term in (rewards or {"letters": WANTED_LETTERS}).items()],
                 "seed": 7,
-                **{name: {**TOY_SPEC.get(name, {}), **changes.get(name, {})} for name in TOY_SPEC | changes},
+                **{name: _changed(name, changes.get(name, {})) for name in TOY_SPEC | changes},
             }
         )
         if resume is not None:
@@ -148,6 +150,7 @@ class Trainers:
                 model_path=None if hub else model or self.model,
                 resume_step=resume[1] if resume else None,
                 stop_grace_s=grace_s,
+                probe=probe,
             )
         )
         return run
@@ -291,3 +294,7 @@ def _pin(run: RunDirectory, name: str, source: str) -> dict[str, Any]:
     entry = analyse(source)
     digest = hashlib.sha256(source.encode()).hexdigest()
     return PinnedReward(name=name, source_sha256=digest, entry_point=entry.name, form=entry.form).model_dump()
+
+
+def _changed(section: str, change: Any) -> Any:
+    return {**TOY_SPEC.get(section, {}), **change} if isinstance(change, Mapping) else change

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -162,7 +163,7 @@ class HttpGrader:
         connection = http.client.HTTPConnection(target.host, target.port)
         connection.auto_open = 0  # a connection of its own making would not be checked
         connection.default_port = 443 if target.is_tls else 80
-        plain = connected = _dial(self._addresses(), deadline)
+        plain = connected = _dial(self._addresses(deadline), deadline)
         if target.is_tls:
             tls = ssl.create_default_context()
             connected = tls.wrap_socket(plain, server_hostname=target.host, do_handshake_on_connect=False)
@@ -173,13 +174,12 @@ class HttpGrader:
                 connected.do_handshake()
         return connection
 
-    def _addresses(self) -> list[tuple[str, int]]:
+    def _addresses(self, deadline: float) -> list[tuple[str, int]]:
         """All of the host's, when all may be asked."""
         try:
-            found = socket.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
+            addresses = _resolve(self._target.host, self._target.port, deadline)
         except UnicodeError:
             raise EndpointRefusedError(f"`{self._target.host}` is not the name of a host") from None
-        addresses = [(str(address[0]), int(address[1])) for *_, address in found]
         for host, _ in addresses:
             if not (self._allow_private or is_public(host)):
                 raise EndpointRefusedError(
@@ -220,6 +220,29 @@ def _closed_on_failure(connection: http.client.HTTPConnection) -> Iterator[None]
     except BaseException:
         connection.close()
         raise
+
+
+def _resolve(host: str, port: int, deadline: float) -> list[tuple[str, int]]:
+    """Raises OSError, TimeoutError at the deadline, and UnicodeError. getaddrinfo(3) has no time limit of its own: it
+    may go on in its thread, for nobody.
+    """
+    answers: SimpleQueue[list[tuple[str, int]] | Exception] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answers.put([(str(address[0]), int(address[1])) for *_, address in found])
+        except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+            answers.put(error)
+
+    threading.Thread(target=ask, name=f"resolve-{host}", daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+    except Empty:
+        raise TimeoutError from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _dial(addresses: Sequence[tuple[str, int]], deadline: float) -> socket.socket:

@@ -25,6 +25,10 @@ class UnfitDataError(Exception):
     """The row, or a parameter, is not what the reward needs: for people to mend, never the completion's fault."""
 
 
+class UndecidedError(Exception):
+    """A library has not come to an end in its time: nothing is known about the completion."""
+
+
 def passed(value: bool) -> Score:
     return Score(1.0 if value else 0.0)
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from core.builtin_rewards.catalogue import parse_builtin
-from worker.grading.builtins.outcomes import Score, UnfitDataError
+from worker.grading.builtins.outcomes import Score, UndecidedError, UnfitDataError
 from worker.grading.grades import Grade, GradeOutcome, Rollout
 
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -61,6 +61,8 @@ def _grade(score: Callable[[Rollout], Score], rollout: Rollout) -> Grade:
         result = score(rollout)
     except UnfitDataError as error:
         return Grade(GradeOutcome.USER_ERROR, message=str(error))
+    except UndecidedError as error:
+        return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=str(error), timed_out=True)
     except Exception as error:  # noqa: BLE001 - a fault of ours or of a library costs one rollout, not the batch
         return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=f"{type(error).__name__}: {error}"[:500])
     if result.value is None:

@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 from core.builtin_rewards.structure import MAX_JSON_FIELDS, FormatTags, JsonBuiltin, JsonFields, JsonValid
@@ -18,7 +20,10 @@ from worker.grading.builtins.outcomes import (
     reference,
 )
 from worker.grading.grades import Rollout
+from worker.grading.logged import MAX_NAME_CHARS
+from worker.grading.values import storable
 
+_LABEL_CHARS = MAX_NAME_CHARS - len("json_fields//match")
 _KINDS: Mapping[str, tuple[type, ...]] = {"any": (object,), "object": (dict,), "array": (list,)}
 
 
@@ -54,9 +59,9 @@ def json_fields(parameters: JsonFields) -> Scorer:
             is_right = written is not None and is_same(value, wanted.get(name), parameters)
             parts.append(weight * (is_right - parameters.null_penalty * has_lost_it))
             if number < MAX_JSON_FIELDS:
-                metrics[f"json_fields/{name}/match"] = float(is_right)
+                metrics[f"json_fields/{label_of(name)}/match"] = float(is_right)
             if number < MAX_JSON_FIELDS and wanted.get(name) is not None:
-                metrics[f"json_fields/{name}/null"] = float(has_lost_it)
+                metrics[f"json_fields/{label_of(name)}/null"] = float(has_lost_it)
         return Score(math.fsum(parts) / total, metrics)
 
     return score
@@ -81,6 +86,16 @@ def format_tags(parameters: FormatTags) -> Scorer:
         return passed(match is not None and all(part.strip() for part in match.groups()))
 
     return score
+
+
+@lru_cache(maxsize=1024)
+def label_of(field: str) -> str:
+    """The field as it stands in names of metrics: two fields never share one, though such names are cleaned and cut."""
+    clean = storable(field)
+    if clean == field and len(field) <= _LABEL_CHARS:
+        return field
+    digest = sha256(field.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{clean[: _LABEL_CHARS - len(digest) - 1]}~{digest}"
 
 
 def read_json(completion: str, parameters: JsonBuiltin) -> Any:

@@ -12,34 +12,47 @@ from collections.abc import Sequence
 from statistics import NormalDist, fmean, quantiles
 from typing import Literal
 
-from core.results import Answer, Evaluation, EvaluationScore, Score, TaskResult, Verdict
+from core.results import Answer, Decoding, Evaluation, EvaluationScore, Score, TaskResult, Verdict
 from core.split import FEWEST_SIGNIFICANT
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
 Z_95 = NormalDist().inv_cdf(0.975)
+POWERS = (1, 2, 4, 8, 16, 32, 64)
 FEW_GRADED_SHARE = 0.8
 """Below this share of tasks graded on both sides, the rest says too little about the whole."""
-
-Decoding = Literal["greedy", "sampled"]
 
 
 def score(name: str, evaluation: Evaluation) -> EvaluationScore:
     greedy = [[task.greedy] for task in evaluation.tasks]
     sampled = [list(task.sampled) for task in evaluation.tasks]
-    return EvaluationScore(name=name, step=evaluation.step, greedy=_score(greedy), sampled=_score(sampled))
+    ungraded = tuple(
+        task.task for task in evaluation.tasks if any(answer.reward is None for answer in (task.greedy, *task.sampled))
+    )
+    return EvaluationScore(
+        name=name, step=evaluation.step, greedy=_score(greedy), sampled=_score(sampled), ungraded_tasks=ungraded
+    )
 
 
 def judge(
-    baseline: Evaluation, final: Evaluation, *, decoding: Decoding, seed: int, silent_share: float | None
+    baseline: Evaluation,
+    final: Evaluation,
+    *,
+    decoding: Decoding,
+    seed: int,
+    why: str | None = None,
+    but: str | None = None,
 ) -> Verdict:
-    """The verdict on `final`. `silent_share` (0 to 1) explains a run that had nothing to learn from."""
+    """The verdict on `final`. `why` is a sentence that may explain why nothing changed; it is said only then.
+
+    `but` is what makes the two incomparable beyond what they show themselves, such as other rewards.
+    """
     pairs = _graded_pairs(baseline, final, decoding)
     fixed = sum(not before.passed and bool(after.passed) for before, after in pairs)
     broken = sum(bool(before.passed) and not after.passed for before, after in pairs)
     rewards = _mean_rewards(baseline, final, decoding)
     p_value = mcnemar_p_value(fixed, broken)
-    reason = _not_comparable(baseline, final, pairs)
+    reason = f"Not comparable: {but}." if but else _not_comparable(baseline, final, pairs)
     change = [after - before for before, after in rewards]
     verdict = Verdict(
         decoding=decoding,
@@ -55,7 +68,7 @@ def judge(
         mean_reward_change_ci95=paired_bootstrap(change, seed=seed) if change else None,
         smallest_significant_fixed=smallest_significant_fixed(len(pairs)),
     )
-    return verdict.model_copy(update={"sentence": reason or _sentence(verdict, silent_share)})
+    return verdict.model_copy(update={"sentence": reason or _sentence(verdict, why)})
 
 
 def mcnemar_p_value(fixed: int, broken: int) -> float:
@@ -86,6 +99,11 @@ def paired_bootstrap(changes: Sequence[float], *, seed: int) -> tuple[float, flo
     return fortieths[0], fortieths[-1]
 
 
+def pass_at_k(n: int, passed: int, k: int) -> float:
+    """Chance that one of `k` samples passes, given `passed` of `n`: the unbiased estimator (Chen et al. 2021)."""
+    return 1.0 - math.comb(n - passed, k) / math.comb(n, k)
+
+
 def smallest_significant_fixed(tasks: int) -> int | None:
     """How many tasks must be fixed, none broken, for p < 0.05; None when so few tasks can never show it."""
     return next((n for n in range(1, tasks + 1) if mcnemar_p_value(n, 0) < SIGNIFICANCE), None)
@@ -111,7 +129,18 @@ def _score(tasks: Sequence[Sequence[Answer]]) -> Score:
         pass_rate_ci95=wilson(sum(answer.passed is True for answer in firsts), len(firsts)),
         mean_reward=fmean(rewards) if rewards else None,
         truncated=sum(answer.finish_reason == "length" for answer in answers),
+        pass_at=_pass_at(tasks),
     )
+
+
+def _pass_at(tasks: Sequence[Sequence[Answer]]) -> dict[int, float]:
+    """For powers of two up to the samples that every task has graded; the mean over the tasks."""
+    graded = [[answer.passed for answer in task if answer.passed is not None] for task in tasks]
+    counts = [(len(passed), sum(passed)) for passed in graded if passed]
+    fewest = min((n for n, _ in counts), default=0)
+    if fewest < 2:
+        return {}
+    return {k: fmean(pass_at_k(n, passed, k) for n, passed in counts) for k in POWERS if k <= fewest}
 
 
 def _answer(task: TaskResult, decoding: Decoding) -> Answer:
@@ -155,7 +184,7 @@ def _outcome(fixed: int, broken: int, p_value: float) -> Literal["improved", "wo
     return "improved" if fixed > broken else "worse"
 
 
-def _sentence(verdict: Verdict, silent_share: float | None) -> str:
+def _sentence(verdict: Verdict, why: str | None) -> str:
     counts = f"{verdict.fixed} of {verdict.tasks} tasks fixed, {verdict.broken} broken (p = {verdict.p_value:.2g})"
     match verdict.outcome:
         case "improved":
@@ -163,7 +192,7 @@ def _sentence(verdict: Verdict, silent_share: float | None) -> str:
         case "worse":
             return f"Worse: {counts}, {verdict.change_points:+.1f} points."
         case _:
-            return f"No significant change: {counts}. {_what_it_would_take(verdict)}{_why_nothing(silent_share)}"
+            return f"No significant change: {counts}. {_what_it_would_take(verdict)}{f' {why}' if why else ''}"
 
 
 def _what_it_would_take(verdict: Verdict) -> str:
@@ -171,9 +200,3 @@ def _what_it_would_take(verdict: Verdict) -> str:
     if needed is None:
         return f"{verdict.tasks} tasks are too few to show any change; use at least {FEWEST_SIGNIFICANT}."
     return f"With {verdict.tasks} tasks, {needed} fixed and none broken is the least that would count."
-
-
-def _why_nothing(silent_share: float | None) -> str:
-    if silent_share is None or silent_share < 0.9:
-        return ""
-    return f" In {silent_share:.0%} of the groups all rewards were equal, so there was next to nothing to learn from."

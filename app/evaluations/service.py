@@ -1,0 +1,101 @@
+"""Any two evaluations of the same held-out tasks, judged as a job's baseline and final are."""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from app.evaluations.schemas import Comparison, Side
+from app.jobs.service import require_job
+from core import verdict
+from core.db import progress
+from core.db.models import Job
+from core.db.session import Sessions
+from core.errors import Conflict, NotFound
+from core.ids import JobId, TenantId
+from core.results import Decoding, Evaluation, EvaluationScore
+from core.spec import JobSpec
+
+
+class EvaluationNotFound(NotFound):
+    """The job has no evaluation of that name, or not yet."""
+
+    code = "evaluation_not_found"
+    default_fix = "GET .../evaluations lists those that there are."
+
+
+class SpecUnreadable(Conflict):
+    """The job was made by another version of this server, which this one cannot read."""
+
+    code = "spec_unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    job: Job
+    spec: JobSpec
+    name: str
+    evaluation: Evaluation
+
+    @property
+    def side(self) -> Side:
+        return Side(job_id=self.job.id, evaluation=self.name, step=self.evaluation.step)
+
+
+def scores(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> list[EvaluationScore]:
+    with sessions() as session:
+        evaluations = _evaluations(session, require_job(session, tenant_id, job_id))
+    found = [verdict.score(name, evaluation) for name, evaluation in evaluations.items()]
+    return sorted(found, key=lambda item: (item.step, item.name == "final"))
+
+
+def compare(
+    sessions: Sessions,
+    tenant_id: TenantId,
+    job_id: JobId,
+    *,
+    before: str,
+    after: str,
+    against: JobId | None,
+    decoding: Decoding | None,
+) -> Comparison:
+    """`before` is an evaluation of the job `against`, where one is named, else of the job itself."""
+    with sessions() as session:
+        second = _taken(session, require_job(session, tenant_id, job_id), after, param="after")
+        other = second.job if against is None else require_job(session, tenant_id, against)
+        first = _taken(session, other, before, param="before")
+    judged = verdict.judge(
+        first.evaluation,
+        second.evaluation,
+        decoding=decoding or second.spec.evaluation.decoding,
+        seed=second.spec.seed,
+        but=_difference(first.spec, second.spec),
+    )
+    return Comparison(before=first.side, after=second.side, verdict=judged)
+
+
+def _taken(session: Session, job: Job, name: str, *, param: str) -> _Taken:
+    evaluations = _evaluations(session, job)
+    if name not in evaluations:
+        raise EvaluationNotFound(f"{job.id} has no evaluation `{name[:64]}`.", param=param)
+    try:
+        return _Taken(job, JobSpec.model_validate(job.spec), name, evaluations[name])
+    except ValidationError as error:
+        raise SpecUnreadable(f"This version cannot read the spec of {job.id}.", param=param) from error
+
+
+def _evaluations(session: Session, job: Job) -> dict[str, Evaluation]:
+    records = progress.evaluations(session, job.id)
+    return {record.name: Evaluation.model_validate(record.evaluation) for record in records}
+
+
+def _difference(first: JobSpec, second: JobSpec) -> str | None:
+    """What two jobs must have in common for their answers to be worth the same; their tasks are looked at elsewhere."""
+    graders = [
+        [(term.name, term.weight, term.gate, term.source_sha256) for term in spec.rewards] for spec in (first, second)
+    ]
+    if graders[0] != graders[1]:
+        return "the two jobs were graded by different rewards, versions or weights"
+    if first.hyperparameters.max_completion_length != second.hyperparameters.max_completion_length:
+        return "the two jobs cut completions at different lengths"
+    return None

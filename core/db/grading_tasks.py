@@ -1,0 +1,143 @@
+"""Reward code that the API wants run: rows that a grading worker takes, under a lease, and answers.
+
+As with jobs, `attempt` is the fencing token and all times are the database's clock. A task is small: its lease is
+longer than any task may take, so it is never renewed, and a task whose lease has run out has lost its worker.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, delete, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from core.db.models import GradingTask, RewardProbe, now
+from core.grading_tasks import GradingTaskKind, GradingTaskStatus
+from core.ids import GradingTaskId, TenantId, new_grading_task_id
+
+MAX_ATTEMPTS = 3
+_REFERENCES: tuple[InstrumentedAttribute[GradingTaskId], ...] = (RewardProbe.task_id,)
+"""Columns that name tasks whose answers are kept for good."""
+_LOST = {
+    "code": "grading_worker_lost",
+    "message": f"The grading worker was lost {MAX_ATTEMPTS} times while it was at this.",
+    "param": None,
+    "fix": "Look at the grading worker's log: running out of memory is the usual cause.",
+}
+_WITHDRAWN = {"code": "withdrawn", "message": "Nobody waits for the answer any more.", "param": None, "fix": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    task_id: GradingTaskId
+    attempt: int
+    tenant_id: TenantId
+    kind: GradingTaskKind
+    request: dict[str, Any]
+
+
+def add(session: Session, *, tenant_id: TenantId, kind: GradingTaskKind, request: Mapping[str, Any]) -> GradingTask:
+    """A queued task. Whoever adds it sends the hint, right after the commit, and so it counts as sent."""
+    task = GradingTask(
+        id=new_grading_task_id(),
+        tenant_id=tenant_id,
+        kind=kind,
+        status=GradingTaskStatus.QUEUED,
+        request=dict(request),
+        hinted_at=now(),
+    )
+    session.add(task)
+    session.flush()
+    session.refresh(task)
+    return task
+
+
+def get(session: Session, task_id: GradingTaskId) -> GradingTask | None:
+    return session.get(GradingTask, task_id, populate_existing=True)
+
+
+def claim(session: Session, task_id: GradingTaskId, *, ttl_s: float) -> Claim | None:
+    """Take the task if it is free; None when somebody else was first, or is about to be.
+
+    A task that has lost `MAX_ATTEMPTS` workers fails here, for good: it is likely what kills them.
+    """
+    row = select(GradingTask).where(GradingTask.id == task_id, _is_free())
+    task = session.scalar(row.with_for_update(skip_locked=True))
+    if task is None:
+        return None
+    if task.attempt >= MAX_ATTEMPTS:
+        _end(session, task.id, task.attempt, GradingTaskStatus.FAILED, error=_LOST)
+        return None
+    attempt = task.attempt + 1
+    session.execute(
+        update(GradingTask)
+        .where(GradingTask.id == task.id)
+        .values(status=GradingTaskStatus.RUNNING, attempt=attempt, lease_expires_at=now() + timedelta(seconds=ttl_s))
+    )
+    return Claim(task.id, attempt, task.tenant_id, task.kind, task.request)
+
+
+def finish(session: Session, claim: Claim, answer: Mapping[str, Any]) -> bool:
+    """Write the answer. False, and nothing is written, when another worker has the task by now."""
+    return _end(session, claim.task_id, claim.attempt, GradingTaskStatus.DONE, answer=dict(answer))
+
+
+def fail(session: Session, claim: Claim, error: Mapping[str, Any]) -> bool:
+    """Give the task up for good, with `{code, message, param, fix}`; as `finish`."""
+    return _end(session, claim.task_id, claim.attempt, GradingTaskStatus.FAILED, error=dict(error))
+
+
+def withdraw(session: Session, task_id: GradingTaskId) -> None:
+    """Nobody waits any more: a worker that comes later has nothing to do. What is running goes on to its end."""
+    session.execute(
+        update(GradingTask)
+        .where(GradingTask.id == task_id, GradingTask.status == GradingTaskStatus.QUEUED)
+        .values(status=GradingTaskStatus.FAILED, error=_WITHDRAWN, finished_at=now())
+    )
+
+
+def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[GradingTaskId]:
+    """Take the tasks that a worker should be told of again, and note that it was told; see `core.db.jobs.due`."""
+    lately = now() - timedelta(seconds=hint_repeat_s)
+    rows = (
+        select(GradingTask.id)
+        .where(_is_free(), or_(GradingTask.hinted_at.is_(None), GradingTask.hinted_at < lately))
+        .order_by(GradingTask.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    taken = session.scalars(rows).all()
+    if taken:
+        session.execute(update(GradingTask).where(GradingTask.id.in_(taken)).values(hinted_at=now()))
+    return taken
+
+
+def forget(session: Session, *, older_than_s: float) -> int:
+    """Delete the ended tasks whose answers nobody will ask for again; how many they were."""
+    kept = [select(column).where(column == GradingTask.id).exists() for column in _REFERENCES]
+    old = GradingTask.finished_at < now() - timedelta(seconds=older_than_s)
+    query = delete(GradingTask).where(old, *(~named for named in kept)).returning(GradingTask.id)
+    return len(session.scalars(query).all())
+
+
+def _is_free() -> ColumnElement[bool]:
+    lost = and_(GradingTask.status == GradingTaskStatus.RUNNING, GradingTask.lease_expires_at < now())
+    return or_(GradingTask.status == GradingTaskStatus.QUEUED, lost)
+
+
+def _end(
+    session: Session, task_id: GradingTaskId, attempt: int, status: GradingTaskStatus, **values: dict[str, Any]
+) -> bool:
+    """An attempt whose lease ran out may still end the task, as long as no other one has begun."""
+    ended = session.scalar(
+        update(GradingTask)
+        .where(
+            GradingTask.id == task_id,
+            GradingTask.status == GradingTaskStatus.RUNNING,
+            GradingTask.attempt == attempt,
+        )
+        .values(status=status, finished_at=now(), lease_expires_at=None, **values)
+        .returning(GradingTask.id)
+    )
+    return ended is not None

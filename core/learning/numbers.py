@@ -1,0 +1,151 @@
+"""The numbers of a run that say how it learned: step metrics, held-out scores, and what was asked for."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, variance
+
+FEWEST_STEPS = 10
+"""With fewer, an early and a late part of the run cannot be told apart from noise."""
+PART = 0.2
+"""Of the steps: how much of a run is its beginning, and how much its end."""
+SHORTEST_PART = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    step: int
+    metrics: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScore:
+    """One evaluation of the held-out tasks, under the verdict's decoding."""
+
+    name: str
+    step: int
+    tasks: int
+    """Those that could be graded."""
+    passed: int
+    mean_reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the spec asked for, as far as findings name it."""
+
+    num_generations: int
+    max_completion_length: int
+    learning_rate: float
+    reward_terms: tuple[str, ...]
+    """Those with a weight above 0."""
+    watched: tuple[str, ...] = ()
+    """Names of the watched fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric over the steps that reported it; what is not a finite number was left out."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def _part(self) -> int:
+        return min(len(self), max(SHORTEST_PART, int(PART * len(self))))
+
+    @property
+    def early(self) -> tuple[float, ...]:
+        return self.values[: self._part]
+
+    @property
+    def late(self) -> tuple[float, ...]:
+        return self.values[len(self) - self._part :]
+
+    @property
+    def late_from(self) -> int:
+        """The step with which its end begins."""
+        return self.steps[len(self) - self._part]
+
+    def since(self, holds: Callable[[float], bool]) -> int:
+        """The step from which on it always holds for the mean of a few steps; at the latest its end's begin."""
+        answer = self.late_from
+        for start in range(len(self) - SHORTEST_PART, -1, -1):
+            if not holds(fmean(self.values[start : start + SHORTEST_PART])):
+                break
+            answer = min(answer, self.steps[start])
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The end of a series against its beginning."""
+
+    early: float
+    late: float
+    z: float
+    """The difference in its standard errors (Welch 1947); 0 where nothing varies and nothing changed."""
+
+    @property
+    def difference(self) -> float:
+        return self.late - self.early
+
+    @property
+    def ratio(self) -> float:
+        """Late over early; infinite from 0."""
+        if self.early == 0:
+            return math.inf if self.late > 0 else 1.0
+        return self.late / self.early
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    steps: Sequence[StepNumbers]
+    """In order."""
+    held_out: Sequence[HeldOutScore]
+    """In order; the baseline is the first."""
+    asked: Asked
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for one in self.steps for name in one.metrics)
+
+    def series(self, name: str) -> Series:
+        found = [(one.step, value) for one in self.steps if _is_number(value := one.metrics.get(name))]
+        return Series(tuple(step for step, _ in found), tuple(float(value or 0.0) for _, value in found))
+
+    def change(self, name: str) -> Change | None:
+        """None where too few steps reported it."""
+        series = self.series(name)
+        if len(series) < FEWEST_STEPS:
+            return None
+        early, late = series.early, series.late
+        difference = fmean(late) - fmean(early)
+        error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
+        z = difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+        return Change(fmean(early), fmean(late), z)
+
+    def late(self, name: str) -> float | None:
+        """Its mean over the end of the run."""
+        series = self.series(name)
+        return fmean(series.late) if len(series) >= FEWEST_STEPS else None
+
+
+def correlation(one: Series, other: Series) -> float:
+    """Pearson's r over the steps that both have; 0 where one of them does not vary, or too few are shared."""
+    shared = dict(zip(other.steps, other.values, strict=True))
+    pairs = [(value, shared[step]) for step, value in zip(one.steps, one.values, strict=True) if step in shared]
+    if len(pairs) < FEWEST_STEPS:
+        return 0.0
+    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+    mean_x, mean_y = fmean(xs), fmean(ys)
+    spread = math.sqrt(sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys))
+    return sum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread if spread else 0.0
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

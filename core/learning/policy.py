@@ -1,0 +1,103 @@
+"""Whether the policy stayed healthy: finite numbers, entropy, gradients, one policy in sampler and trainer."""
+
+from collections.abc import Callable, Iterator
+
+from core.learning.finding import CERTAIN, LearningFinding, Severity, rises
+from core.learning.numbers import RunNumbers
+
+ENTROPY_LEFT = 0.2
+"""Of what it was: below it the samples of a group are hardly different any more."""
+LOW_ENTROPY = 0.1
+"""Nats per token. A policy that was sure of itself from the start has not collapsed."""
+GAP_IN_LOGPROBS = 0.5
+"""Nats: between sampler and trainer, mean over the tokens; rounding in bf16 stays well below a tenth of it."""
+WILD_GRADIENT = 20.0
+"""Times the gradient norm of the beginning."""
+
+
+def not_a_number(run: RunNumbers) -> Iterator[LearningFinding]:
+    names = ("loss", "grad_norm")
+    lost = [one.step for one in run.steps if any(name in one.metrics and one.metrics[name] is None for name in names)]
+    if not lost:
+        return
+    yield LearningFinding(
+        "not_a_number",
+        Severity.ERROR,
+        f"Loss or gradient of {len(lost)} steps was not a finite number.",
+        "Lower learning_rate, and look at what the reward returned in the step before the first.",
+        "A branch from a checkpoint before that step.",
+        lost[0],
+        {"steps": len(lost)},
+    )
+
+
+def entropy_collapse(run: RunNumbers) -> Iterator[LearningFinding]:
+    change = run.change("entropy")
+    if change is None or change.early < LOW_ENTROPY or change.ratio > ENTROPY_LEFT or change.z > -CERTAIN:
+        return
+    if rises(run.change("signal/silent_all_right")):
+        return  # sure of what is right: that is success
+    yield LearningFinding(
+        "entropy_collapse",
+        Severity.WARNING,
+        f"Entropy fell from {change.early:.3g} to {change.late:.3g} nats per token: the completions of a group are "
+        "hardly different any more.",
+        f"Lower learning_rate ({run.asked.learning_rate:g}), or set beta above 0.",
+        "A higher temperature, or a reward that also pays for what is different.",
+        run.series("entropy").since(lambda value: value <= ENTROPY_LEFT * change.early),
+        {"entropy_early": change.early, "entropy_late": change.late},
+    )
+
+
+def reward_fell(run: RunNumbers) -> Iterator[LearningFinding]:
+    change = run.change("reward")
+    if change is None or change.z > -CERTAIN:
+        return
+    yield LearningFinding(
+        "reward_fell",
+        Severity.ERROR,
+        f"The reward fell from {change.early:.3g} to {change.late:.3g}: training made the model worse.",
+        f"Lower learning_rate ({run.asked.learning_rate:g}) by a factor of 3 to 10.",
+        "The best checkpoint: GET .../checkpoints names it, and a branch can begin from it.",
+        run.series("reward").late_from,
+        {"reward_early": change.early, "reward_late": change.late},
+    )
+
+
+def wild_gradient(run: RunNumbers) -> Iterator[LearningFinding]:
+    change = run.change("grad_norm")
+    if change is None or change.early == 0 or change.ratio < WILD_GRADIENT:
+        return
+    yield LearningFinding(
+        "gradient_exploded",
+        Severity.ERROR,
+        f"The gradient norm rose from {change.early:.3g} to {change.late:.3g}.",
+        f"Lower learning_rate ({run.asked.learning_rate:g}) or max_grad_norm.",
+        "A branch from the best checkpoint, with the lower rate.",
+        run.series("grad_norm").late_from,
+        {"grad_norm_early": change.early, "grad_norm_late": change.late},
+    )
+
+
+def stale_sampler(run: RunNumbers) -> Iterator[LearningFinding]:
+    gap = run.late("sampling/sampling_logp_difference/mean")
+    if gap is None or gap < GAP_IN_LOGPROBS:
+        return
+    yield LearningFinding(
+        "sampler_differs",
+        Severity.ERROR,
+        f"Sampler and trainer disagree by {gap:.2g} nats per token: what was sampled is not what was trained.",
+        "Check the versions of vLLM and transformers, and that the weights reach the sampler.",
+        "The same job with use_vllm off, to see whether the difference goes.",
+        run.series("sampling/sampling_logp_difference/mean").since(lambda value: value >= GAP_IN_LOGPROBS),
+        {"logp_difference": gap},
+    )
+
+
+RULES: tuple[Callable[[RunNumbers], Iterator[LearningFinding]], ...] = (
+    not_a_number,
+    entropy_collapse,
+    reward_fell,
+    wild_gradient,
+    stale_sampler,
+)

@@ -1,0 +1,305 @@
+"""What another version of a reward would have made of what a job has written: the request, and the comparison. Pure.
+
+"Reward" is the job's whole sum, which training and verdicts see; "term" is the one reward that was replaced in it.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+
+from pydantic import Field
+
+from core.ids import JobId, RewardVersionId
+from core.spec import Frozen
+
+MOST_ROLLOUTS = 5000
+MOST_EXAMPLES = 10
+MOST_TEXT = 500
+"""Characters of a prompt, a completion or an error in the report."""
+
+
+class Rescore(Frozen):
+    """What the grading worker is asked."""
+
+    job_id: JobId
+    version_id: RewardVersionId
+    term: str
+    """Name of the job's term that the version stands in for."""
+    from_step: int
+    to_step: int
+    limit: int
+    """Rollouts; steps are taken whole, as evenly spread as it allows."""
+
+
+class Regraded(Frozen):
+    """One rollout, as it was and as it would have been."""
+
+    step: int
+    index: int
+    group: int
+    row: int
+    prompt: str
+    completion: str
+    old: float | None
+    new: float | None
+    """The rewards. Null where there is none: an error never becomes a number."""
+    old_term: float | None = None
+    new_term: float | None = None
+    error: str | None = None
+    """What the new version met with."""
+
+
+class StepMeans(Frozen):
+    step: int
+    rollouts: int
+    old: float | None
+    new: float | None
+    old_term: float | None
+    new_term: float | None
+    """Each over the rollouts that have a number there."""
+
+
+class Ranks(Frozen):
+    """How alike the two order the completions of a prompt, which is all that the advantages of GRPO are made of."""
+
+    groups: int
+    """In which both order something: where all are equal in one of the two, there is no order to compare."""
+    tau_b: float | None
+    """Kendall's, averaged over those groups: 1 the same order, 0 none in common, -1 the reverse."""
+    pairs: int
+    """Of completions in one group that both versions order."""
+    flipped: int
+    """Ordered the other way round."""
+    newly_equal: int
+    newly_ordered: int
+    """Pairs that the old version ordered and the new one does not, and the reverse."""
+
+
+class FlatGroups(Frozen):
+    """Groups with a reward in which all rewards are exactly equal: they teach nothing."""
+
+    groups_old: int
+    groups_new: int
+    share_old: float | None
+    share_new: float | None
+
+
+class Verdicts(Frozen):
+    """At the job's pass threshold."""
+
+    compared: int
+    failed_to_passed: int
+    passed_to_failed: int
+
+
+class Example(Frozen):
+    step: int
+    index: int
+    row: int
+    prompt: str
+    completion: str
+    old: float
+    new: float
+    old_term: float | None
+    new_term: float | None
+
+
+class EvaluationChange(Frozen):
+    """An evaluation's answers, greedy and sampled together."""
+
+    name: str
+    step: int
+    answers: int
+    mean_old: float | None
+    mean_new: float | None
+    verdicts: Verdicts
+    errors: int
+    no_answer: int
+
+
+class RescoreReport(Frozen):
+    rollouts: int
+    left_out: int
+    """Rollouts of those steps that were not graded: over the limit, or out of time."""
+    errors: int
+    """Rollouts that the new version failed on: they are in no mean, no pair and no verdict."""
+    no_answer: int
+    last_error: str | None
+    mean_old: float | None
+    mean_new: float | None
+    steps: tuple[StepMeans, ...]
+    ranks: Ranks
+    flat: FlatGroups
+    verdicts: Verdicts
+    most_changed: tuple[Example, ...]
+    evaluations: tuple[EvaluationChange, ...] | None = Field(
+        description="Null where the job has other terms: their word on held-out answers is not kept."
+    )
+
+
+def compare(
+    regraded: Sequence[Regraded],
+    *,
+    threshold: float,
+    left_out: int = 0,
+    evaluations: tuple[EvaluationChange, ...] | None = None,
+) -> RescoreReport:
+    errors = [one.error for one in regraded if one.error is not None]
+    return RescoreReport(
+        rollouts=len(regraded),
+        left_out=left_out,
+        errors=len(errors),
+        no_answer=sum(one.new is None and one.error is None for one in regraded),
+        last_error=errors[-1][:MOST_TEXT] if errors else None,
+        mean_old=_mean(one.old for one in regraded),
+        mean_new=_mean(one.new for one in regraded),
+        steps=tuple(_step_means(step, ones) for step, ones in _by_step(regraded).items()),
+        ranks=_ranks(regraded),
+        flat=_flat(regraded),
+        verdicts=verdicts([(one.old, one.new) for one in regraded], threshold),
+        most_changed=tuple(map(_example, _most_changed(regraded))),
+        evaluations=evaluations,
+    )
+
+
+def evaluation_change(
+    name: str, step: int, pairs: Sequence[tuple[float | None, float | None]], *, errors: int, threshold: float
+) -> EvaluationChange:
+    """`pairs`: old and new reward of each answer, and None for the `errors` as well as for what has no answer."""
+    return EvaluationChange(
+        name=name,
+        step=step,
+        answers=len(pairs),
+        mean_old=_mean(old for old, _ in pairs),
+        mean_new=_mean(new for _, new in pairs),
+        verdicts=verdicts(pairs, threshold),
+        errors=errors,
+        no_answer=sum(new is None for _, new in pairs) - errors,
+    )
+
+
+def kendall_tau_b(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """(C - D) / sqrt((P - T1)(P - T2)) over all P pairs: C ordered alike, D the other way round, T1 and T2 tied in the
+    first and in the second (Kendall 1945). None where all are tied in one of them.
+    """
+    agreement = ordered_one = ordered_other = 0
+    for first, second in combinations(range(len(one)), 2):
+        left, right = _sign(one[first] - one[second]), _sign(other[first] - other[second])
+        agreement += left * right
+        ordered_one += left != 0
+        ordered_other += right != 0
+    if not (ordered_one and ordered_other):
+        return None
+    return agreement / math.sqrt(ordered_one * ordered_other)
+
+
+def verdicts(pairs: Sequence[tuple[float | None, float | None]], threshold: float) -> Verdicts:
+    both = [(old >= threshold, new >= threshold) for old, new in pairs if old is not None and new is not None]
+    return Verdicts(
+        compared=len(both),
+        failed_to_passed=both.count((False, True)),
+        passed_to_failed=both.count((True, False)),
+    )
+
+
+def choose_steps(rollouts: Mapping[int, int], limit: int) -> list[int]:
+    """Steps, evenly spread, whose rollouts (a number for each step) come to at most `limit`; at least one."""
+    steps = sorted(rollouts)
+    for count in range(len(steps), 1, -1):
+        chosen = [steps[round(place * (len(steps) - 1) / (count - 1))] for place in range(count)]
+        if sum(rollouts[step] for step in chosen) <= limit:
+            return chosen
+    return steps[-1:]
+
+
+def _ranks(regraded: Sequence[Regraded]) -> Ranks:
+    taus: list[float] = []
+    signs: list[tuple[int, int]] = []
+    for group in _groups(regraded).values():
+        both = [(one.old, one.new) for one in group if one.old is not None and one.new is not None]
+        tau = kendall_tau_b([old for old, _ in both], [new for _, new in both])
+        taus += [] if tau is None else [tau]
+        signs += [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(both, 2)]
+    ordered = [(old, new) for old, new in signs if old and new]
+    return Ranks(
+        groups=len(taus),
+        tau_b=fmean(taus) if taus else None,
+        pairs=len(ordered),
+        flipped=sum(old != new for old, new in ordered),
+        newly_equal=sum(bool(old) and not new for old, new in signs),
+        newly_ordered=sum(not old and bool(new) for old, new in signs),
+    )
+
+
+def _flat(regraded: Sequence[Regraded]) -> FlatGroups:
+    groups = _groups(regraded).values()
+    old = [rewards for group in groups if (rewards := [one.old for one in group if one.old is not None])]
+    new = [rewards for group in groups if (rewards := [one.new for one in group if one.new is not None])]
+    return FlatGroups(
+        groups_old=len(old),
+        groups_new=len(new),
+        share_old=_mean(float(min(rewards) == max(rewards)) for rewards in old),
+        share_new=_mean(float(min(rewards) == max(rewards)) for rewards in new),
+    )
+
+
+def _step_means(step: int, ones: Sequence[Regraded]) -> StepMeans:
+    return StepMeans(
+        step=step,
+        rollouts=len(ones),
+        old=_mean(one.old for one in ones),
+        new=_mean(one.new for one in ones),
+        old_term=_mean(one.old_term for one in ones),
+        new_term=_mean(one.new_term for one in ones),
+    )
+
+
+def _most_changed(regraded: Sequence[Regraded]) -> list[Regraded]:
+    """The largest changes first; of equal ones the earliest."""
+    changed = [one for one in regraded if _change(one)]
+    return sorted(changed, key=lambda one: (-_change(one), one.step, one.index))[:MOST_EXAMPLES]
+
+
+def _change(one: Regraded) -> float:
+    return 0.0 if one.old is None or one.new is None else abs(one.new - one.old)
+
+
+def _example(one: Regraded) -> Example:
+    assert one.old is not None, "it has changed"
+    assert one.new is not None, "it has changed"
+    return Example(
+        step=one.step,
+        index=one.index,
+        row=one.row,
+        prompt=one.prompt[-MOST_TEXT:],
+        completion=one.completion[-MOST_TEXT:],
+        old=one.old,
+        new=one.new,
+        old_term=one.old_term,
+        new_term=one.new_term,
+    )
+
+
+def _by_step(regraded: Sequence[Regraded]) -> dict[int, list[Regraded]]:
+    steps: defaultdict[int, list[Regraded]] = defaultdict(list)
+    for one in regraded:
+        steps[one.step].append(one)
+    return dict(sorted(steps.items()))
+
+
+def _groups(regraded: Sequence[Regraded]) -> dict[tuple[int, int], list[Regraded]]:
+    groups: defaultdict[tuple[int, int], list[Regraded]] = defaultdict(list)
+    for one in regraded:
+        groups[one.step, one.group].append(one)
+    return dict(groups)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
+
+
+def _sign(difference: float) -> int:
+    return (difference > 0) - (difference < 0)

@@ -1,0 +1,92 @@
+"""Evaluations of a job, and the verdict on any two of them, of one job or of two."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from core.db.session import Sessions
+from core.storage.store import ObjectStore
+from tests.api.jobs.conftest import upload_reward
+from tests.api.jobs.runs import Run
+from tests.unit.test_verdict import RIGHT, WRONG, evaluation
+
+Submit = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def evaluated(run: Run) -> Run:
+    run.evaluate("baseline", evaluation([WRONG] * 20))
+    run.evaluate("step-2", evaluation([RIGHT] * 15 + [WRONG] * 5, step=2))
+    run.evaluate("final", evaluation([RIGHT] * 18 + [WRONG] * 2, step=4))
+    return run
+
+
+def compare(client: TestClient, run: Run, **query: str) -> dict[str, Any]:
+    response = client.get(f"{run.path}/comparison", params=query)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def test_evaluations_come_in_the_order_in_which_they_were_taken(client: TestClient, evaluated: Run) -> None:
+    listed = client.get(f"{evaluated.path}/evaluations").json()["data"]
+    assert [(one["name"], one["step"], one["greedy"]["passed"]) for one in listed] == [
+        ("baseline", 0, 0),
+        ("step-2", 2, 15),
+        ("final", 4, 18),
+    ]
+
+
+def test_unasked_the_comparison_is_the_jobs_own_verdict(client: TestClient, evaluated: Run) -> None:
+    found = compare(client, evaluated)
+    assert (found["before"]["evaluation"], found["after"]["evaluation"]) == ("baseline", "final")
+    assert (found["verdict"]["outcome"], found["verdict"]["fixed"]) == ("improved", 18)
+
+
+def test_any_checkpoint_can_be_held_against_any_other(client: TestClient, evaluated: Run) -> None:
+    found = compare(client, evaluated, before="step-2", after="final")
+    assert (found["before"]["step"], found["after"]["step"]) == (2, 4)
+    assert (found["verdict"]["outcome"], found["verdict"]["fixed"]) == ("no_significant_change", 3)
+
+
+@pytest.fixture
+def other(client: TestClient, submit: Submit, sessions: Sessions, store: ObjectStore) -> Callable[..., Run]:
+    """A second job that solved half of the tasks, with some fields changed."""
+
+    def make(**changes: Any) -> Run:
+        run = Run.claim(sessions, store, submit(**changes)["id"])
+        run.evaluate("final", evaluation([RIGHT] * 10 + [WRONG] * 10, step=4))
+        return run
+
+    return make
+
+
+def test_two_jobs_on_the_same_tasks_are_compared(client: TestClient, evaluated: Run, other: Callable[..., Run]) -> None:
+    found = compare(client, evaluated, against=(first := other()).job_id, before="final")
+    assert (found["before"]["job_id"], found["after"]["job_id"]) == (first.job_id, evaluated.job_id)
+    assert (found["verdict"]["outcome"], found["verdict"]["fixed"], found["verdict"]["broken"]) == ("improved", 8, 0)
+
+
+def test_jobs_with_different_rewards_are_not_compared(
+    client: TestClient, evaluated: Run, other: Callable[..., Run]
+) -> None:
+    reward = upload_reward(client, "def reward(completion, answer):\n    return 1.0\n", "kind")
+    method = {"type": "grpo", "grpo": {"rewards": [{"reward": reward}]}}
+    found = compare(client, evaluated, against=other(method=method).job_id, before="final")
+    assert found["verdict"]["outcome"] == "not_comparable"
+    assert "different rewards" in found["verdict"]["sentence"]
+
+
+def test_what_was_never_taken_is_named(client: TestClient, evaluated: Run) -> None:
+    response = client.get(f"{evaluated.path}/comparison", params={"after": "step-3"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (404, "evaluation_not_found", "after")
+
+
+def test_evaluations_are_the_owners_alone(
+    client: TestClient, other_tenant: TestClient, evaluated: Run, other: Callable[..., Run]
+) -> None:
+    for path in ("evaluations", "comparison"):
+        assert other_tenant.get(f"{evaluated.path}/{path}").json()["error"]["code"] == "job_not_found"
+    assert client.get(f"{evaluated.path}/comparison", params={"against": "ftjob-none"}).status_code == 404

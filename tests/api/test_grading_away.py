@@ -1,0 +1,115 @@
+"""No grading worker, no broker: uploads go through, trials are told to come again, and nobody waits long."""
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from app.graders import tasks
+from cli.valkey import free_port
+from core.db.models import GradingTask
+from core.db.session import Sessions
+from core.queue import GRADING_QUEUE, GRADING_TASK
+from core.settings import Settings
+from tests.api.forms import REWARD
+from tests.polling import wait_until
+
+RUN = "/v1/fine_tuning/alpha/graders/run"
+BODY = {
+    "grader": {"type": "python", "source": "def grade(sample, item):\n    return 1.0\n"},
+    "model_sample": "4",
+}
+
+
+@pytest.fixture
+def broker(valkey_url: str):
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        yield client
+
+
+def all_tasks(sessions: Sessions) -> list[GradingTask]:
+    with sessions() as session:
+        return list(session.scalars(select(GradingTask).order_by(GradingTask.id)))
+
+
+def error_of(response: Any) -> dict[str, Any]:
+    return dict(response.json()["error"])
+
+
+def test_a_trial_that_nobody_answers_is_503_and_is_taken_back(client: TestClient, sessions: Sessions) -> None:
+    response = client.post(RUN, json=BODY)
+    assert (response.status_code, error_of(response)["code"]) == (503, "grading_worker_away")
+    assert response.headers["Retry-After"]
+    assert "grading worker" in error_of(response)["fix"]
+    (task,) = all_tasks(sessions)
+    assert (task.status, task.error["code"]) == ("failed", "withdrawn")
+
+
+def test_a_trial_is_hinted_at_once_as_celery_reads_it(client: TestClient, sessions: Sessions, broker) -> None:
+    client.post(RUN, json=BODY)
+    (message,) = (json.loads(item) for item in broker.lrange(GRADING_QUEUE, 0, -1))
+    assert message["headers"]["task"] == GRADING_TASK
+    assert json.loads(base64.b64decode(message["body"]))[0] == [all_tasks(sessions)[0].id]
+
+
+def test_hints_do_not_pile_up_where_nobody_takes_them(client: TestClient, broker, monkeypatch) -> None:
+    monkeypatch.setattr("app.hints.MAX_WAITING", 2)
+    for _ in range(4):
+        client.post(RUN, json=BODY)
+    assert broker.llen(GRADING_QUEUE) == 2
+
+
+def test_an_upload_needs_no_grading_worker(client: TestClient) -> None:
+    reward = client.post("/v1/rewards", json={"name": "exact", "source": REWARD})
+    assert (reward.status_code, reward.json()["report_status"], reward.json()["report"]) == (201, "pending", None)
+    report = client.get(f"/v1/rewards/{reward.json()['id']}/report")
+    assert (report.status_code, report.json()["report_status"]) == (200, "pending")
+
+
+def test_what_the_worker_could_not_do_is_told_with_its_fix(client: TestClient, sessions: Sessions) -> None:
+    reward = client.post("/v1/rewards", json={"name": "exact", "source": REWARD}).json()
+    with sessions.begin() as session:
+        task = session.scalars(select(GradingTask)).one()
+        task.status = "failed"
+        task.error = {"code": "sandbox_unavailable", "message": "No.", "param": None, "fix": "Do this."}
+    report = client.get(f"/v1/rewards/{reward['id']}/report").json()
+    assert report["report_status"] == "failed"
+    assert report["report_error"] == {"code": "sandbox_unavailable", "message": "No.", "fix": "Do this."}
+    again = client.post(f"/v1/rewards/{reward['id']}/versions", json={"source": REWARD}).json()
+    assert again["report_status"] == "pending"
+    assert len(all_tasks(sessions)) == 2
+
+
+class TestWithoutABroker:
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return Settings(_env_file=None, **{**settings.model_dump(), "broker_url": f"redis://127.0.0.1:{free_port()}/0"})
+
+    def test_the_row_is_there_for_the_dispatcher(self, client: TestClient, sessions: Sessions) -> None:
+        assert client.post("/v1/rewards", json={"name": "exact", "source": REWARD}).status_code == 201
+        assert [task.status for task in all_tasks(sessions)] == ["queued"]
+
+
+class TestWithAWaitThatIsLong:
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return settings.model_copy(update={"grader_wait_s": 5.0})
+
+    def test_waiting_requests_leave_room_for_others(
+        self, client: TestClient, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Sixteen may wait, here one: each holds a thread, and all of them together would be the whole server."""
+        monkeypatch.setattr(client.app.state.resources.grading, "_seats", tasks.BoundedSemaphore(1))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.post, RUN, json=BODY)
+            wait_until(lambda: all_tasks(sessions), what="the first request waits")
+            refused = client.post(RUN, json=BODY)
+            assert not waiting.done()
+            assert (refused.status_code, error_of(refused)["code"]) == (503, "grading_busy")
+            assert waiting.result().status_code == 503

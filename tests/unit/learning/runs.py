@@ -1,0 +1,66 @@
+"""Runs to judge, made from a seed: a healthy one, and what to spoil it with."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from core.learning.numbers import Asked, HeldOutScore, RunNumbers, StepNumbers
+
+ASKED = Asked(
+    num_generations=8,
+    max_completion_length=160,
+    learning_rate=2e-5,
+    reward_terms=("format", "match"),
+    watched=("death_date",),
+)
+HELD_OUT = (
+    HeldOutScore("baseline", 0, 200, 107, 0.62),
+    HeldOutScore("step-50", 50, 200, 150, 0.80),
+    HeldOutScore("final", 100, 200, 196, 0.98),
+)
+
+Curve = Callable[[float], float]
+"""A value over the run, which goes from 0 to 1."""
+
+
+def run_of(
+    seed: int = 1,
+    *,
+    steps: int = 100,
+    noise: float = 0.03,
+    held_out: Sequence[HeldOutScore] = HELD_OUT,
+    **curves: Curve | None,
+) -> RunNumbers:
+    """A healthy run but for `curves`, by metric with `__` for `/`; None leaves the metric out."""
+    generator = random.Random(seed)
+    wanted: Mapping[str, Curve | None] = {**HEALTHY, **{name.replace("__", "/"): of for name, of in curves.items()}}
+
+    def step(number: int) -> StepNumbers:
+        place = number / steps
+        metrics = {name: of(place) * generator.gauss(1, noise) for name, of in wanted.items() if of is not None}
+        return StepNumbers(number, metrics)
+
+    return RunNumbers([step(number) for number in range(1, steps + 1)], held_out, ASKED)
+
+
+def line(begin: float, end: float) -> Curve:
+    return lambda place: begin + (end - begin) * place
+
+
+def from_place(place_of_change: float, before: float, after: float) -> Curve:
+    return lambda place: before if place < place_of_change else after
+
+
+HEALTHY: Mapping[str, Curve] = {
+    "reward": line(0.62, 0.97),
+    "rewards/format/mean": line(0.8, 1.0),
+    "rewards/match/mean": line(0.5, 0.96),
+    "loss": line(0.02, 0.01),
+    "grad_norm": line(0.4, 0.2),
+    "entropy": line(0.5, 0.25),
+    "completions/mean_length": line(44, 46),
+    "completions/clipped_ratio": line(0.02, 0.0),
+    "signal/silent_share": line(0.36, 0.68),
+    "signal/silent_all_right": line(0.2, 0.66),
+    "signal/silent_all_wrong": line(0.16, 0.02),
+    "grader/error_share": line(0.0, 0.0),
+}

@@ -1,0 +1,159 @@
+"""What is said of sick runs, and that nothing is said of healthy ones."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from core.learning.findings import learning_findings
+from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
+from tests.unit.learning.runs import ASKED, HELD_OUT, from_place, line, run_of
+
+NO_GAIN = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 104, 0.61))
+
+SICK: Mapping[str, dict[str, Any]] = {
+    "all_right": {
+        "signal__silent_all_right": line(0.85, 0.95),
+        "signal__silent_share": line(0.9, 0.96),
+        "held_out": NO_GAIN,
+        "reward": line(0.97, 0.97),
+    },
+    "all_wrong": {
+        "signal__silent_all_wrong": line(0.9, 0.95),
+        "signal__silent_all_right": line(0, 0),
+        "signal__silent_share": line(0.92, 0.96),
+        "reward": line(0.01, 0.01),
+        "held_out": NO_GAIN,
+    },
+    "reward_cannot_separate": {
+        "signal__silent_share": line(0.95, 0.95),
+        "signal__silent_all_right": line(0.5, 0.5),
+        "signal__silent_all_wrong": line(0.45, 0.45),
+        "reward": line(0.6, 0.6),
+        "held_out": NO_GAIN,
+    },
+    "steps_without_gradient": {"grad_norm": from_place(0.3, 0.4, 0.0)},
+    "truncated": {"completions__clipped_ratio": from_place(0.5, 0.05, 0.5)},
+    "template_never_stops": {"completions__clipped_ratio": line(0.97, 1.0)},
+    "grader_errors": {"grader__error_share": line(0.0, 0.15)},
+    "entropy_collapse": {"entropy": from_place(0.4, 0.5, 0.01), "signal__silent_all_right": line(0.3, 0.3)},
+    "reward_fell": {"reward": line(0.7, 0.2), "held_out": NO_GAIN},
+    "gradient_exploded": {"grad_norm": from_place(0.7, 0.3, 40.0)},
+    "sampler_differs": {"sampling__sampling_logp_difference__mean": line(0.8, 0.9)},
+    "reward_up_held_out_not": {"held_out": NO_GAIN},
+    "length_pays": {"completions__mean_length": line(40, 140), "held_out": NO_GAIN},
+    "one_term_pays": {"rewards__match__mean": line(0.6, 0.3)},
+    "reward_did_not_move": {
+        "reward": line(0.5, 0.5),
+        "rewards__match__mean": line(0.5, 0.5),
+        "rewards__format__mean": line(0.5, 0.5),
+        "held_out": NO_GAIN,
+    },
+    "few_held_out_tasks": {"held_out": (HeldOutScore("baseline", 0, 12, 4, 0.5), HeldOutScore("final", 9, 12, 6, 0.6))},
+    "field_collapse": {
+        "watch__death_date__rows": line(28, 28),
+        "watch__death_date__null_share": from_place(0.6, 0.01, 0.7),
+    },
+    "pattern_spreads": {
+        "watch__death_date__rows": line(128, 128),
+        "watch__death_date__share": from_place(0.5, 0.01, 0.4),
+    },
+}
+GOES_WITH_IT = {
+    "length_pays": {"reward_up_held_out_not"},
+    "template_never_stops": set(),
+    "all_wrong": set(),
+}
+"""What such a run is rightly told besides."""
+
+
+def codes(run: RunNumbers) -> list[str]:
+    return [finding.code for finding in learning_findings(run)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_run_has_no_findings(seed: int):
+    assert codes(run_of(seed)) == []
+
+
+@pytest.mark.parametrize("code", SICK)
+def test_a_sick_run_is_told_what_it_has_and_nothing_else(code: str):
+    for seed in range(5):
+        assert set(codes(run_of(seed, **SICK[code]))) == {code} | GOES_WITH_IT.get(code, set()), f"seed {seed}"
+
+
+@pytest.mark.parametrize("code", SICK)
+def test_each_finding_says_what_to_do_and_what_it_is_based_on(code: str):
+    finding = next(one for one in learning_findings(run_of(**SICK[code])) if one.code == code)
+    assert finding.sentence.endswith(".")
+    assert finding.fix.endswith(".")
+    assert finding.try_next.endswith(".")
+    assert finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("code", "began"), [("truncated", 50), ("entropy_collapse", 40), ("field_collapse", 60), ("pattern_spreads", 50)]
+)
+def test_a_finding_says_at_which_step_it_began(code: str, began: int):
+    finding = next(one for one in learning_findings(run_of(**SICK[code])) if one.code == code)
+    assert finding.since_step == pytest.approx(began, abs=3)
+
+
+@pytest.mark.parametrize("steps", range(10))
+def test_a_run_of_a_few_steps_is_not_judged(steps: int):
+    assert codes(run_of(steps=steps, **SICK["reward_fell"])) == []
+
+
+def test_what_is_not_a_number_is_said_and_poisons_no_other_rule():
+    healthy = run_of()
+    broken = [
+        StepNumbers(one.step, {**one.metrics, "loss": None}) if one.step in (40, 41) else one for one in healthy.steps
+    ]
+    (finding,) = learning_findings(RunNumbers(broken, healthy.held_out, ASKED))
+    assert (finding.code, finding.since_step, finding.evidence) == ("not_a_number", 40, {"steps": 2})
+
+
+def test_the_gravest_comes_first():
+    spoiled = run_of(**{**SICK["truncated"], **SICK["gradient_exploded"], **SICK["few_held_out_tasks"]})
+    assert codes(spoiled) == ["gradient_exploded", "truncated", "few_held_out_tasks"]
+
+
+def test_a_run_without_held_out_tasks_is_judged_by_its_steps():
+    assert codes(run_of(held_out=())) == []
+
+
+GOLD = {"death_place": 136, "death_date": 258, "birth_place": 750, "birth_date": 1158}
+DOCUMENTS = 1158
+NULLS_BEFORE = {"death_place": 39, "death_date": 1, "birth_place": 97, "birth_date": 0}
+NULLS_SINCE = {"death_place": 131, "death_date": 181, "birth_place": 176, "birth_date": 13}
+"""A measured collapse: nulls where the data have a value, of 1,158 documents, at step 150 and at step 240. The training
+reward stayed between 0.95 and 0.98.
+"""
+PROMPTS, GROUP, CHANGE = 16, 8, 200
+
+
+def collapsing_run(seed: int) -> RunNumbers:
+    """Prompts drawn from those documents, each completion on its own."""
+    generator = random.Random(seed)
+    steps = []
+    for step in range(1, 241):
+        nulls = NULLS_BEFORE if step < CHANGE else NULLS_SINCE
+        metrics: dict[str, float | None] = {"reward": generator.uniform(0.95, 0.98)}
+        for name, gold in GOLD.items():
+            due = GROUP * sum(generator.random() < gold / DOCUMENTS for _ in range(PROMPTS))
+            lost = sum(generator.random() < nulls[name] / gold for _ in range(due))
+            metrics[f"watch/{name}/rows"] = due
+            metrics[f"watch/{name}/null_share"] = lost / due if due else None
+        steps.append(StepNumbers(step, metrics))
+    return RunNumbers(steps, HELD_OUT, replace(ASKED, watched=tuple(GOLD)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_measured_collapse_is_found_within_three_steps_while_the_reward_stays_high(seed: int):
+    found = [one for one in learning_findings(collapsing_run(seed)) if one.code == "field_collapse"]
+    first = min(found, key=lambda one: one.evidence["found_at_step"] or 0)
+    assert "`death_date`" in first.sentence
+    assert CHANGE <= (first.evidence["found_at_step"] or 0) < CHANGE + 3
+    assert not any("`birth_date`" in one.sentence for one in found), "13 of 1,158 are no collapse"

@@ -1,0 +1,113 @@
+"""Sandboxes that cannot be started leave nothing behind, and the next one that can be is."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.grading import rollout, values
+from tests.polling import wait_until
+from worker.grading import sandbox
+from worker.grading.client import Grader
+from worker.grading.memory import MemoryWatch
+from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
+
+ATTEMPTS = 12
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 64, hard))
+    fillers: list[int] = []
+    with suppress(OSError):
+        while True:
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+    for filler in fillers[:count]:
+        os.close(filler)
+    try:
+        yield
+    finally:
+        for filler in fillers[count:]:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("reward") / "reward.py"
+    path.write_text("def reward(completion): return len(completion)\n")
+    with Grader(path):
+        """What is found out once is known from here on."""
+    return path
+
+
+@pytest.mark.parametrize("left", range(0, 16, 2))
+def test_start_without_descriptors_is_a_clear_error_and_leaks_none(source, tmp_path, left):
+    before, failures = descriptors(), []
+    for _ in range(3):
+        with descriptors_left(left):
+            try:
+                GradingProcess(tmp_path, OutputTail()).close()
+            except ProcessBrokenError as error:
+                failures.append(str(error))
+        assert descriptors() == before
+    assert all("cannot be started: [Errno 24] Too many open files" in failure for failure in failures)
+    assert len(failures) == 3 or left > 6
+    wait_until(lambda: psutil.Process().children(recursive=True) == [], what="the end of all of them")
+    with Grader(source) as grader:
+        assert values(grader.grade([rollout("abc")])) == [3.0]
+
+
+def test_process_that_cannot_be_asked_for_want_of_descriptors_costs_this_batch_only(source):
+    with Grader(source) as grader:
+        with descriptors_left(0):
+            (grade,) = grader.grade([rollout("abc")])
+        assert grade.is_error
+        assert "Too many open files" in grade.message
+        assert values(grader.grade([rollout("abc")])) == [3.0]
+
+
+def test_failed_starts_leave_no_descriptor_and_no_process(source, tmp_path, monkeypatch):
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    found = sandbox.Sandbox(broken, "0", 0)
+    monkeypatch.setattr("worker.grading.process.find_sandbox", lambda: found)
+    before = descriptors()
+    for _ in range(ATTEMPTS):
+        with pytest.raises(ProcessBrokenError, match="bwrap ended with code"):
+            GradingProcess(tmp_path, OutputTail())
+    assert descriptors() == before
+    assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize("step", ["pidfd_open", "watch", "reader"])
+def test_start_that_fails_when_its_process_runs_ends_the_process(source, tmp_path, monkeypatch, step):
+    def fail(*arguments, **options):
+        raise OSError(24, "Too many open files")
+
+    patched = {
+        "pidfd_open": (os, "pidfd_open"),
+        "watch": (MemoryWatch, "__init__"),
+        "reader": (sandbox, "_read_init_pid"),
+    }
+    before = descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(*patched[step], fail)
+        for _ in range(ATTEMPTS):
+            with pytest.raises(ProcessBrokenError, match="Too many open files"):
+                GradingProcess(tmp_path, OutputTail())
+    assert descriptors() == before
+    wait_until(lambda: psutil.Process().children(recursive=True) == [], what="the end of all of them")
+    GradingProcess(tmp_path, OutputTail()).close()
+    assert descriptors() == before

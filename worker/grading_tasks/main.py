@@ -1,0 +1,48 @@
+"""The grading worker's Celery app: `celery -A worker.grading_tasks.main worker -Q podium.grading`. Never torch.
+
+It has an app of its own so that the training worker's processes stay without a database (`worker.main`), while its
+pool children, forked from a parent that has loaded everything, begin a task within milliseconds.
+"""
+
+import os
+import signal
+from typing import Any
+
+import structlog
+from celery.signals import worker_init, worker_process_init
+
+from core.errors import ServiceError
+from core.queue import GRADING_QUEUE, GRADING_TASK
+from core.settings import get_settings
+from worker.grading.sandbox import find_sandbox
+from worker.main import make_celery
+from worker.parent import die_with
+
+log = structlog.get_logger()
+
+CONCURRENCY = 4
+"""Tasks at once: most of each is spent on waiting for a sandbox, and one that hangs must not hold up the others."""
+
+app = make_celery(get_settings(), include=("worker.grading_tasks.tasks",))
+app.conf.update(
+    task_default_queue=GRADING_QUEUE,
+    task_routes={GRADING_TASK: {"queue": GRADING_QUEUE}},
+    worker_concurrency=CONCURRENCY,
+)
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _look_for_the_sandbox(**_: Any) -> None:
+    """Once, before the pool is forked: a look is a real start, and the pool children inherit what was found."""
+    if get_settings().run_reward_code_without_sandbox:
+        return
+    try:
+        find_sandbox()
+    except ServiceError as error:
+        log.warning("sandbox_unavailable", reason=error.message, fix=error.fix)
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _die_with_the_worker(**_: Any) -> None:
+    """And every sandbox with its pool child: whatever is killed, no reward code runs on."""
+    die_with(os.getppid(), signal.SIGKILL)

@@ -1,0 +1,69 @@
+"""Log-probabilities of completion tokens from a layout: TRL's fused head, given nothing but the positions it scores."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import nn
+
+from worker.training.fast_path.layout import Layout
+from worker.training.fast_path.operations import Costs
+
+
+def score(model: Any, layout: Layout, *, rows: int, completion_width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability and entropy of each token, both (rows, completion width); as in TRL 0 where there is none."""
+    structure: dict[str, torch.Tensor] = {}
+    if layout.attention_mask is not None and layout.position_ids is not None:
+        structure = {"attention_mask": layout.attention_mask, "position_ids": layout.position_ids}
+    with _only_states_at(layout.places, backbone(model)):
+        outputs = model(input_ids=layout.input_ids, shift_labels=layout.targets[None], fused_lm_head=True, **structure)
+    size = rows * completion_width
+    numbers = (outputs.log_probs, outputs.entropy)
+    logps, entropy = (
+        number.new_zeros(size).scatter(0, layout.slots, number[0]).view(rows, completion_width) for number in numbers
+    )
+    return logps, entropy
+
+
+def backbone(model: Any) -> nn.Module:
+    """The layers below the language model's head."""
+    module: nn.Module = causal_of(model).base_model
+    return module
+
+
+def causal_of(model: Any) -> Any:
+    """The language model itself, inside whatever adapters."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def costs_of(model: Any) -> Costs:
+    config = causal_of(model).config.get_text_config()
+    linear = [module for module in backbone(model).modules() if isinstance(module, nn.Linear)]
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return Costs(
+        token=2.0 * sum(module.in_features * module.out_features for module in linear),
+        pair=4.0 * heads * width * config.num_hidden_layers,
+        label=2.0 * config.hidden_size * config.vocab_size,
+    )
+
+
+@contextmanager
+def _only_states_at(places: torch.Tensor, module: nn.Module) -> Iterator[None]:
+    """What `module` returns are the hidden states at `places` of its flattened input, as one sequence.
+
+    On a CPU the fused head would project every position it is given, and a prompt has many that nobody scores.
+    """
+
+    def keep(_module: nn.Module, _arguments: Any, outputs: Any) -> Any:
+        states = outputs.last_hidden_state
+        outputs.last_hidden_state = states.reshape(-1, states.shape[-1])[places][None]
+        return outputs
+
+    hook = module.register_forward_hook(keep)
+    try:
+        yield
+    finally:
+        hook.remove()

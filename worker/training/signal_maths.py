@@ -1,0 +1,119 @@
+"""How much signal groups of completions carry: which are flat and why, and what to expect of other group sizes. Pure.
+
+A group is silent when its rewards are exactly equal: every advantage is 0 then, and so is the gradient.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb, prod
+from statistics import fmean
+
+from core.signal_report import FlatCause, FlatReason, PassRateBin, SizeEstimate
+
+SIZES = (4, 8, 16, 32)
+"""Group sizes that people use."""
+TENTHS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion, graded."""
+
+    text: str
+    tokens: int
+    is_truncated: bool
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    row: int
+    """Line of the training file."""
+    prompt_tokens: int
+    samples: tuple[Sample, ...]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Those that there are."""
+        return [sample.reward for sample in self.samples if sample.reward is not None]
+
+
+def flat_reason(rewards: Sequence[float], pass_threshold: float) -> FlatReason | None:
+    """Why a group with these rewards is flat; None when it is not."""
+    if not rewards:
+        return FlatReason.UNGRADED
+    if len(rewards) == 1:
+        return FlatReason.SINGLE_GRADED
+    if min(rewards) != max(rewards):
+        return None
+    if rewards[0] >= pass_threshold:
+        return FlatReason.ALL_PASSED
+    return FlatReason.ALL_EQUAL_PARTIAL if rewards[0] > 0 else FlatReason.ALL_FAILED
+
+
+def flat_causes(samples: Sequence[Sample]) -> tuple[FlatCause, ...]:
+    """What the completions of a flat group have in common."""
+    causes = []
+    if len({sample.text for sample in samples}) == 1:
+        causes.append(FlatCause.IDENTICAL_COMPLETIONS)
+    if all(sample.is_truncated for sample in samples):
+        causes.append(FlatCause.ALL_TRUNCATED)
+    return tuple(causes)
+
+
+def flat_probability(rewards: Sequence[float], size: int) -> float:
+    """The chance that a group of `size` rewards is flat, of a prompt that has given `rewards`.
+
+    Up to their number n: the share of the subsets of this size that are flat, an unbiased estimate whatever values
+    rewards have. Beyond it: 0 for a mixed group; for a flat one the chance that the other size - n rewards equal it
+    too, under Jeffreys' prior Beta(1/2, 1/2) on the rate: the product of (n + 1/2 + i) / (n + 1 + i). So a larger
+    size never has a larger chance.
+    """
+    counts, n = Counter(rewards), len(rewards)
+    if size <= n:
+        return sum(comb(count, size) for count in counts.values()) / comb(n, size)
+    if len(counts) > 1:
+        return 0.0
+    return prod((n + 0.5 + more) / (n + 1 + more) for more in range(size - n))
+
+
+def expected_silent_share(groups: Sequence[Group], size: int) -> float | None:
+    """Over the groups with a reward. Where some completions were not graded, as many of `size` would not be either."""
+    chances = [
+        flat_probability(rewards, max(1, size * len(rewards) // len(group.samples)))
+        for group in groups
+        if (rewards := group.rewards)
+    ]
+    return fmean(chances) if chances else None
+
+
+def estimate_sizes(groups: Sequence[Group], *, samples: int, num_generations: int) -> tuple[SizeEstimate, ...]:
+    """One estimate for each usual size, the probed one and the job's; none when nothing was graded."""
+    estimates = []
+    for size in sorted({*SIZES, samples, num_generations}):
+        share = expected_silent_share(groups, size)
+        if share is not None:
+            estimates.append(
+                SizeEstimate(
+                    num_generations=size,
+                    silent_share=share,
+                    estimator="subsets" if size <= samples else "extension",
+                    completions_per_signal=size / (1 - share) if share < 1 else None,
+                )
+            )
+    return tuple(estimates)
+
+
+def pass_rate_histogram(passed_of: Sequence[tuple[int, int]]) -> tuple[PassRateBin, ...]:
+    """Twelve bins: never, the tenths between, always. `passed_of`: passed and graded completions of each prompt."""
+    counts = Counter(_bin(passed, graded) for passed, graded in passed_of)
+    edges = [(0.0, 0.0), *((low / TENTHS, (low + 1) / TENTHS) for low in range(TENTHS)), (1.0, 1.0)]
+    return tuple(PassRateBin(low=low, high=high, prompts=counts[place]) for place, (low, high) in enumerate(edges))
+
+
+def _bin(passed: int, graded: int) -> int:
+    """In whole numbers: a rate on the edge of two tenths belongs to the lower one."""
+    if passed == graded:
+        return TENTHS + 1
+    return 0 if passed == 0 else 1 + (TENTHS * passed - 1) // graded
