@@ -168,6 +168,15 @@ class GradingSpec(Frozen):
     """So many bad steps running are too many."""
 
 
+class RecordSpec(Frozen):
+    """How many rollouts stay in the ledger, to be read and scored again. Metrics count all of them."""
+
+    rollouts_per_step: int = Field(128, ge=0, le=4096)
+    """Those that could not be graded first, then whole groups, mixed before silent (`worker.records`)."""
+    steps: int = Field(1000, ge=1, le=1_000_000)
+    """Of the newest steps; the rollouts of older ones go."""
+
+
 class StopSpec(Frozen):
     """When to end before `max_steps`: a run without signal costs as much as one with it."""
 
@@ -298,6 +307,7 @@ class JobSpec(Frozen):
     evaluation: EvaluationSpec
     checkpoints: CheckpointSpec = CheckpointSpec()
     grading: GradingSpec = GradingSpec()
+    record: RecordSpec = RecordSpec()
     stop: StopSpec = StopSpec()
     watch: tuple[WatchedField, ...] = Field((), max_length=MAX_WATCHED)
     """Counted at every step; the reward knows nothing of them."""

@@ -71,10 +71,13 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
 
 
 def _remove_up_to(own: Path) -> None:
-    """This attempt's folder and its elders'. A supervisor that slept past its lease must spare a later attempt's."""
+    """This attempt's folder and its elders'. A supervisor that slept past its lease must spare a later attempt's.
+
+    An elder's supervisor may be removing its own at this moment, if the job was given back a moment ago.
+    """
     for folder in own.parent.glob("a*"):
         if (len(folder.name), folder.name) <= (len(own.name), own.name):
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fetch_data(store: ObjectStore, data: DataRef, path: Path) -> None:

@@ -20,6 +20,7 @@ from core.failpoints import failpoint
 from core.storage.store import ObjectStore, StoreError
 from worker import checkpoints
 from worker.audit import ResumeAudit
+from worker.records import on_record
 from worker.run_directory import (
     CheckpointSaved,
     EvaluationDone,
@@ -116,14 +117,21 @@ class Shipper:
                 self._audit_step(session, entry)
                 progress.add_step(session, self._lease, entry.step, entry.metrics)
             case RolloutsDone():
-                rollouts = [rollout.model_dump(mode="json") for rollout in entry.rollouts]
-                progress.add_rollouts(session, self._lease, entry.step, rollouts)
+                self._write_rollouts(session, entry)
             case EvaluationDone():
                 self._write_evaluation(session, entry)
             case Notice():
                 self._add_event(session, entry.code, entry.message, level=entry.level, data=entry.data)
             case CheckpointSaved():
                 log.debug("checkpoint_waits_for_upload", step=entry.step)
+
+    def _write_rollouts(self, session: Session, entry: RolloutsDone) -> None:
+        spec = self._lease.spec
+        size, most = spec.hyperparameters.num_generations, spec.record.rollouts_per_step
+        kept = on_record(entry.rollouts, group_size=size, most=most)
+        rollouts = [rollout.model_dump(mode="json") for rollout in kept]
+        progress.add_rollouts(session, self._lease, entry.step, rollouts)
+        progress.drop_rollouts(session, self._lease, up_to_step=entry.step - spec.record.steps)
 
     def _audit_step(self, session: Session, entry: StepDone) -> None:
         """Compare a step that an earlier attempt did too, and tell the result after the last of them."""

@@ -7,7 +7,16 @@ from pydantic_core import PydanticCustomError
 
 from app.jobs.graders import AnyGrader
 from app.jobs.terms import AnyTerm
-from core.spec import AdapterSpec, CheckpointSpec, EvaluationSpec, Frozen, GradingSpec, Hyperparameters, StopSpec
+from core.spec import (
+    AdapterSpec,
+    CheckpointSpec,
+    EvaluationSpec,
+    Frozen,
+    GradingSpec,
+    Hyperparameters,
+    RecordSpec,
+    StopSpec,
+)
 from core.watch import MAX_WATCHED, WatchedField
 
 
@@ -38,6 +47,7 @@ class GrpoMethod(Frozen):
     grading: GradingSpec = GradingSpec()
     watch: Annotated[tuple[WatchedField, ...], AfterValidator(_names_apart)] = Field((), max_length=MAX_WATCHED)
     stop: StopSpec = StopSpec()
+    record: RecordSpec = RecordSpec()
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description='Passed to the chat template, e.g. `{"enable_thinking": false}` for Qwen3.'
     )

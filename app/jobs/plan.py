@@ -16,6 +16,7 @@ from core.spec import (
     EvaluationSpec,
     GradingSpec,
     Hyperparameters,
+    RecordSpec,
     StopSpec,
 )
 from core.watch import WatchedField
@@ -41,6 +42,7 @@ class Plan:
     grading: GradingSpec
     watch: tuple[WatchedField, ...]
     stop: StopSpec
+    record: RecordSpec
     chat_template_kwargs: dict[str, bool | int | float | str]
     warnings: tuple[Problem, ...] = ()
 
@@ -65,6 +67,7 @@ def plan_of(method: Method, *, parent: AdapterSpec | None = None) -> Plan:
                 grading=settings.grading,
                 watch=settings.watch,
                 stop=settings.stop,
+                record=settings.record,
                 chat_template_kwargs=settings.chat_template_kwargs,
             )
         case ReinforcementMethod():
@@ -84,6 +87,7 @@ def _reinforcement(method: ReinforcementMethod, adapter: AdapterSpec) -> Plan:
         grading=GradingSpec(),
         watch=(),
         stop=StopSpec(),
+        record=RecordSpec(),
         chat_template_kwargs={},
         warnings=tuple(_warnings(method)),
     )

@@ -1,6 +1,6 @@
 """What a run reports: its events, step metrics and rollouts."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -10,7 +10,7 @@ from app.dependencies import SessionsDep
 from app.downloads import content_disposition
 from app.errors import error_responses
 from app.jobs.endpoints import JobIdPath
-from app.jobs.metrics_csv import metrics_csv
+from app.jobs.metrics_export import metrics_csv, metrics_parquet
 from app.jobs.progress_replies import EventObject, MetricsReply, RolloutObject, StepObject
 from app.jobs.service import require_job
 from app.paging import ListReply, PageDep, list_reply
@@ -23,7 +23,11 @@ router = resource_router("/v1/fine_tuning/jobs/{job_id}", tag="jobs")
 
 MAX_STEP = 2**31 - 1
 Step = Annotated[int, Query(ge=0, le=MAX_STEP, description="An optimizer step; 0 is before the first.")]
-_CSV = {"text/csv": {"schema": {"type": "string"}, "example": "step,attempt,reward\n1,1,0.25\n"}}
+CSV, PARQUET = "text/csv", "application/vnd.apache.parquet"
+_TABLES = {
+    CSV: {"schema": {"type": "string"}, "example": "step,attempt,reward\n1,1,0.25\n"},
+    PARQUET: {"schema": {"type": "string", "format": "binary"}},
+}
 
 
 @router.get("/events", summary="List the events of a job", responses=error_responses(404))
@@ -62,39 +66,46 @@ def _keys(
     return [name for name in dict.fromkeys(names) if name] or None
 
 
-def _as_csv(
-    output: Annotated[
-        str | None, Query(alias="format", pattern="^(json|csv)$", description="`json` or `csv`; wins over `Accept`.")
-    ] = None,
-    accept: Annotated[str, Header(description="`text/csv` for CSV.")] = "",
-) -> bool:
-    return output == "csv" if output else "text/csv" in accept
+Format = Literal["json", "csv", "parquet"]
+
+
+def _format(
+    output: Annotated[Format | None, Query(alias="format", description="Wins over `Accept`.")] = None,
+    accept: Annotated[str, Header(description=f"`{CSV}` or `{PARQUET}`; else JSON.")] = "",
+) -> Format:
+    if output is not None:
+        return output
+    return "csv" if CSV in accept else "parquet" if PARQUET in accept else "json"
 
 
 @router.get(
     "/metrics",
     summary="Get the metrics of a job",
     response_model=MetricsReply,
-    responses={200: {"content": _CSV, "description": "Steps in order"}, **error_responses(404)},
+    responses={200: {"content": _TABLES, "description": "Steps in order"}, **error_responses(404)},
 )
 def get_job_metrics(
     sessions: SessionsDep,
     caller: CallerDep,
     job_id: JobIdPath,
     keys: Annotated[list[str] | None, Depends(_keys)],
-    as_csv: Annotated[bool, Depends(_as_csv)],
+    output: Annotated[Format, Depends(_format)],
     from_step: Step = 0,
     to_step: Annotated[int | None, Query(ge=0, le=MAX_STEP, description="The last step; unset: to the end.")] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Steps in one answer; CSV has no limit.")] = 1000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Steps in one answer; tables have no limit.")] = 1000,
 ) -> Response:
-    """The numbers of every step, as JSON or (`format=csv`, or `Accept: text/csv`) as CSV."""
+    """The numbers of every step: as JSON, or as a table in CSV or Parquet (`format`, or `Accept`)."""
     with sessions() as session:
         job = require_job(session, caller.tenant_id, job_id)
-        rows = [] if as_csv else progress.steps(session, job_id, from_step=from_step, to_step=to_step, limit=limit + 1)
-    if as_csv:
-        lines = metrics_csv(sessions, job_id, from_step=from_step, to_step=to_step, keys=keys)
-        headers = {"Content-Disposition": content_disposition(f"{job_id}-metrics.csv")}
-        return StreamingResponse(lines, headers=headers, media_type="text/csv")
+        is_table = output != "json"
+        rows = (
+            () if is_table else progress.steps(session, job_id, from_step=from_step, to_step=to_step, limit=limit + 1)
+        )
+    if is_table:
+        export, media_type = (metrics_csv, CSV) if output == "csv" else (metrics_parquet, PARQUET)
+        table = export(sessions, job_id, from_step=from_step, to_step=to_step, keys=keys)
+        headers = {"Content-Disposition": content_disposition(f"{job_id}-metrics.{output}")}
+        return StreamingResponse(table, headers=headers, media_type=media_type)
     wanted = None if keys is None else frozenset(keys)
     more = rows[limit].step if len(rows) > limit else None
     data = [StepObject.of(row, job, wanted) for row in rows[:limit]]

@@ -60,6 +60,7 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
         grading=plan.grading,
         watch=plan.watch,
         stop=plan.stop,
+        record=plan.record,
         chat_template_kwargs=plan.chat_template_kwargs,
         suffix=body.suffix,
         start_from=None if facts.start is None else facts.start.checkpoint,

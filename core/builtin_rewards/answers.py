@@ -46,7 +46,10 @@ class Numeric(ReferenceBuiltin):
 
 
 class Math(ReferenceBuiltin):
-    """1 where the answer equals the reference as mathematics (math-verify): LaTeX, `\\boxed{}`, plain expressions."""
+    """1 where the answer equals the reference as mathematics (math-verify): LaTeX, `\\boxed{}`, plain expressions.
+
+    An answer that cannot be read or compared within a second is an infrastructure error, never a 0.
+    """
 
     builtin: Literal["math"]
     boxed: bool = Field(False, description="Only an answer in `\\boxed{}` counts.")

@@ -106,6 +106,13 @@ def add_rollouts(session: Session, lease: Lease, step: int, rollouts: Sequence[M
         )
 
 
+def drop_rollouts(session: Session, lease: Lease, *, up_to_step: int) -> None:
+    """Those of older steps have been on record for long enough."""
+    if up_to_step > 0:
+        old = (RolloutRecord.job_id == lease.job_id, RolloutRecord.step <= up_to_step)
+        session.execute(delete(RolloutRecord).where(*old))
+
+
 def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluation: Mapping[str, Any]) -> None:
     """Keep every task's answers. The baseline of an earlier attempt stays as it is."""
     row = {

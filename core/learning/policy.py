@@ -11,6 +11,8 @@ LOW_ENTROPY = 0.1
 """Nats per token. A policy that was sure of itself from the start has not collapsed."""
 GAP_IN_LOGPROBS = 0.5
 """Nats: between sampler and trainer, mean over the tokens; rounding in bf16 stays well below a tenth of it."""
+LOOPING = 0.2
+"""Size after zlib over size before; prose is near 0.5."""
 WILD_GRADIENT = 20.0
 """Times the gradient norm of the beginning."""
 
@@ -94,10 +96,26 @@ def stale_sampler(run: RunNumbers) -> Iterator[LearningFinding]:
     )
 
 
+def repeats_itself(run: RunNumbers) -> Iterator[LearningFinding]:
+    change = run.change("completions/compressed_share")
+    if change is None or change.late > LOOPING or change.ratio > 0.5 or change.z > -CERTAIN:
+        return
+    yield LearningFinding(
+        "repetition",
+        Severity.WARNING,
+        f"Completions repeat themselves: zlib leaves {change.late:.0%} of their size ({change.early:.0%} before).",
+        "Add the built-in reward `repetition` as a term, or lower learning_rate.",
+        "A shorter max_completion_length, if loops run into the limit.",
+        run.series("completions/compressed_share").since(lambda value: value <= LOOPING),
+        {"compressed_early": change.early, "compressed_late": change.late},
+    )
+
+
 RULES: tuple[Callable[[RunNumbers], Iterator[LearningFinding]], ...] = (
     not_a_number,
     entropy_collapse,
     reward_fell,
     wild_gradient,
     stale_sampler,
+    repeats_itself,
 )

@@ -11,6 +11,8 @@ MANY_STEPS_WITHOUT_GRADIENT = 0.5
 MANY_TRUNCATED = 0.3
 NEARLY_ALL_TRUNCATED = 0.9
 MANY_GRADER_ERRORS = 0.05
+MOVES = 0.03
+"""Of the reward: a smaller change is none, however certain."""
 FEW_TASKS = 50
 """Held-out tasks: with fewer, less than about 15 points of change go unseen."""
 
@@ -120,7 +122,9 @@ def grader_errors(run: RunNumbers) -> Iterator[LearningFinding]:
 def nothing_happened(run: RunNumbers) -> Iterator[LearningFinding]:
     """There was signal, and the reward did not move."""
     change, silent = run.change("reward"), run.late("signal/silent_share")
-    if change is None or silent is None or silent >= MANY_SILENT or abs(change.z) >= 2.0 or held_out_improved(run):
+    if change is None or silent is None or silent >= MANY_SILENT or held_out_improved(run):
+        return
+    if abs(change.z) >= 2.0 and abs(change.difference) >= MOVES * abs(change.early):
         return
     steps = len(run.series("reward"))
     yield LearningFinding(

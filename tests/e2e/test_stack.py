@@ -216,6 +216,22 @@ def test_killed_programs_are_started_again(up):
     assert podium.said().count("SIGKILL") == len(MODULES)
 
 
+def test_a_grader_is_tried_by_the_stacks_own_grading_worker(up):
+    connection = up("--port", "0").ready()
+    grader = {"type": "python", "source": "def grade(sample, item):\n    return 0.5\n"}
+
+    def reward() -> float | None:
+        answer = httpx.post(
+            f"{connection.url}/v1/fine_tuning/alpha/graders/run",
+            headers={"Authorization": f"Bearer {connection.api_key}"},
+            json={"grader": grader, "model_sample": "4"},
+            timeout=30.0,
+        )
+        return answer.json()["reward"] if answer.is_success else None  # 503 until it has started
+
+    wait_until(lambda: reward() == 0.5)
+
+
 def test_an_api_that_cannot_start_is_told_with_its_last_lines(up):
     podium = up("--port", "0", env=os.environ | {"UVICORN_LOG_LEVEL": "nonsense"})
     assert podium.process.wait(WAIT_S) == 1

@@ -4,12 +4,15 @@ import time
 
 import pytest
 
+from bench._chaos.samples import make_rollout
+from core.db import progress
 from core.db.leases import LeaseLost
+from core.spec import RecordSpec
 from tests.factories import claimed, event_codes, expire, read_job
 from tests.polling import wait_until
 from tests.worker.slow_store import SlowStore
 from tests.worker.workshop import Workshop
-from worker.run_directory import CheckpointSaved, Notice, RunDirectory, StepDone
+from worker.run_directory import CheckpointSaved, Notice, RolloutsDone, RunDirectory, StepDone
 from worker.shipper import ENTRIES_PER_TRANSACTION, Shipper
 
 
@@ -152,3 +155,17 @@ def test_a_slow_store_delays_only_its_own_checkpoint(workshop, lease, run, slow_
     ship_all(shipper)
     shipper.close()
     assert read_job(workshop.sessions, lease.job_id).durable_step == 2
+
+
+def test_rollouts_on_record_are_bounded_in_number_and_age(workshop: Workshop, run: RunDirectory):
+    record = RecordSpec(rollouts_per_step=2, steps=3)
+    lease = claimed(workshop.sessions, workshop.queue(record=record))
+    shipper = Shipper(workshop.sessions, workshop.store, lease, run)
+    for step in range(1, 6):
+        batch = tuple(make_rollout(f"{step}-{index}").model_copy(update={"index": index}) for index in range(8))
+        run.append(RolloutsDone(at=time.time(), step=step, rollouts=batch[:2] if step == 5 else batch))
+    ship_all(shipper)
+    shipper.close()
+    with workshop.sessions() as session:
+        counts = [len(progress.rollouts(session, lease.job_id, step=step)) for step in range(1, 6)]
+    assert counts == [0, 0, 2, 2, 2]

@@ -12,6 +12,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 
 from core.db import grading_tasks
 from core.db.grading_tasks import Claim
+from core.db.session import LEDGER_AWAY
 from core.errors import ServiceError
 from core.failpoints import failpoint
 from core.ids import GradingTaskId
@@ -61,19 +62,25 @@ def answer(task_id: GradingTaskId, place: Workplace) -> None:
         return
     failpoint("grading.claimed")
     with structlog.contextvars.bound_contextvars(task_id=task_id, attempt=claim.attempt, kind=claim.kind):
-        try:
-            result, error = _handle(claim, place), None
-        except SoftTimeLimitExceeded:
-            error = GradingTimedOut(f"The grading worker gave up after {SOFT_LIMIT_S:g} s.")
-        except ServiceError as refused:
-            error = refused
-        except Exception as fault:
-            log.exception("grading_task_broke")
-            error = GradingBroke(f"The grading worker failed with {type(fault).__name__}.")
-        if error is None:
-            _finish(place, claim, result)
+        result = _result(claim, place)
+        if isinstance(result, ServiceError):
+            _fail(place, claim, result)
         else:
-            _fail(place, claim, error)
+            _finish(place, claim, result)
+
+
+def _result(claim: Claim, place: Workplace) -> dict[str, Any] | ServiceError:
+    try:
+        return _handle(claim, place)
+    except SoftTimeLimitExceeded:
+        return GradingTimedOut(f"The grading worker gave up after {SOFT_LIMIT_S:g} s.")
+    except ServiceError as error:
+        return error
+    except LEDGER_AWAY:
+        raise
+    except Exception as fault:
+        log.exception("grading_task_broke")
+        return GradingBroke(f"The grading worker failed with {type(fault).__name__}.")
 
 
 def _handle(claim: Claim, place: Workplace) -> dict[str, Any]:

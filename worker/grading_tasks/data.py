@@ -16,6 +16,7 @@ HEAD_BYTES = 8 * 1024 * 1024
 
 def first_rows(store: ObjectStore, file: File, folder: Path, *, count: int) -> list[Row]:
     """At most `count` rows; fewer where the file has fewer, or where they are huge. Raises errors of the store."""
+    assert file.format is not None, "a data set has one"
     path = folder / "rows"
     _fetch_head(store, file, path)
     rows: list[Row] = []

@@ -4,19 +4,16 @@ It has an app of its own so that the training worker's processes stay without a 
 pool children, forked from a parent that has loaded everything, begin a task within milliseconds.
 """
 
-import os
-import signal
 from typing import Any
 
 import structlog
-from celery.signals import worker_init, worker_process_init
+from celery.signals import worker_init
 
 from core.errors import ServiceError
 from core.queue import GRADING_QUEUE, GRADING_TASK
 from core.settings import get_settings
 from worker.grading.sandbox import find_sandbox
 from worker.main import make_celery
-from worker.parent import die_with
 
 log = structlog.get_logger()
 
@@ -40,9 +37,3 @@ def _look_for_the_sandbox(**_: Any) -> None:
         find_sandbox()
     except ServiceError as error:
         log.warning("sandbox_unavailable", reason=error.message, fix=error.fix)
-
-
-@worker_process_init.connect  # type: ignore[untyped-decorator]
-def _die_with_the_worker(**_: Any) -> None:
-    """And every sandbox with its pool child: whatever is killed, no reward code runs on."""
-    die_with(os.getppid(), signal.SIGKILL)

@@ -115,6 +115,7 @@ class _Rows:
         self._folder = context.folder
 
     def at(self, file: File, lines: Iterable[int]) -> dict[int, Row]:
+        assert file.format is not None, "data sets have a format"
         path, wanted = self._fetch(file), set(lines)
         found: dict[int, Row] = {}
         for row in read_rows(path, FileFormat(file.format)) if wanted else ():

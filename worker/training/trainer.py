@@ -26,6 +26,7 @@ from worker.training.rewards import (
     reward_metrics,
 )
 from worker.training.rollouts import RolloutBatch, find_signal, is_silent, journal_entry, spread_metrics
+from worker.training.text_health import text_metrics
 from worker.training.watch import Watch
 
 BUFFER_FILE = "rollout_buffer.pt"
@@ -122,6 +123,7 @@ class PodiumTrainer(FastPathTrainer):
             **reward_metrics(batch.scored),
             **grader_metrics(batch.scored),
             **self._watched.metrics(batch.completions),
+            **text_metrics([completion.text for completion in batch.completions], group_size=self.num_generations),
             **signal.metrics,
             **spread_metrics(batch),
         }

@@ -139,7 +139,7 @@ def test_dry_run_shows_what_would_run_and_creates_nothing(client: TestClient, bo
     preview = response.json()
     assert preview["object"] == "fine_tuning.job.preview"
     assert (preview["steps"], preview["rollouts_per_step"], preview["rollouts"]) == (2, 64, 128)
-    assert preview["warnings"] == []
+    assert [warning["code"] for warning in preview["warnings"]] == ["report_pending"], "no grading worker runs here"
     assert client.get(JOBS).json()["data"] == []
 
 
@@ -155,6 +155,7 @@ def test_a_preview_warns_of_what_may_not_be_meant(client: TestClient, body: Body
     assert {(w["field"], w["code"]) for w in warnings} == {
         ("training_file", "weak_verdict"),
         ("method.grpo.evaluation.every_steps", "no_interim_evaluation"),
+        ("method.grpo.rewards[0]", "report_pending"),
     }
 
 

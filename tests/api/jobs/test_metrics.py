@@ -1,13 +1,17 @@
-"""Step metrics: ranges, keys, JSON and CSV."""
+"""Step metrics: ranges, keys, JSON, CSV and Parquet."""
 
 import csv
 import io
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from app.jobs import metrics_csv
+from app.jobs import metrics_export
 from tests.api.jobs.runs import Run
+
+PARQUET = "application/vnd.apache.parquet"
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def test_steps_that_a_later_attempt_will_do_again_are_marked(client: TestClient,
 def test_csv_has_a_column_for_every_metric_of_the_run(
     client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch, page_steps: int
 ) -> None:
-    monkeypatch.setattr(metrics_csv, "PAGE_STEPS", page_steps)
+    monkeypatch.setattr(metrics_export, "PAGE_STEPS", page_steps)
     response = client.get(path, headers={"Accept": "text/csv"})
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
     assert response.text.splitlines() == [
@@ -96,3 +100,26 @@ def test_bad_queries_are_refused_by_name(client: TestClient, run: Run, query: di
     response = client.get(f"{run.path}/metrics", params=query)
     assert response.status_code == 422
     assert response.json()["error"]["param"] == next(iter(query))
+
+
+@pytest.mark.parametrize("page_steps", [2, 1000])
+@pytest.mark.parametrize("asked", [{"params": {"format": "parquet"}}, {"headers": {"Accept": PARQUET}}])
+def test_parquet_has_the_same_numbers_whatever_the_pages(
+    client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], page_steps: int
+) -> None:
+    monkeypatch.setattr(metrics_export, "PAGE_STEPS", page_steps)
+    response = client.get(path, **asked)
+    assert response.headers["content-type"] == PARQUET
+    table = pq.read_table(io.BytesIO(response.content))
+    as_csv = list(csv.DictReader(io.StringIO(client.get(path, params={"format": "csv"}).text)))
+    assert table.column_names == list(as_csv[0])
+    assert [{name: _text(value) for name, value in row.items()} for row in table.to_pylist()] == as_csv
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else str(value)
+
+
+def test_parquet_of_a_run_without_steps_is_a_table_without_rows(client: TestClient, run: Run) -> None:
+    content = client.get(f"{run.path}/metrics", params={"format": "parquet"}).content
+    assert pq.read_table(io.BytesIO(content)).num_rows == 0

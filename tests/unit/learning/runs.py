@@ -59,6 +59,7 @@ HEALTHY: Mapping[str, Curve] = {
     "entropy": line(0.5, 0.25),
     "completions/mean_length": line(44, 46),
     "completions/clipped_ratio": line(0.02, 0.0),
+    "completions/compressed_share": line(0.5, 0.45),
     "signal/silent_share": line(0.36, 0.68),
     "signal/silent_all_right": line(0.2, 0.66),
     "signal/silent_all_wrong": line(0.16, 0.02),

@@ -41,6 +41,7 @@ SICK: Mapping[str, dict[str, Any]] = {
     "entropy_collapse": {"entropy": from_place(0.4, 0.5, 0.01), "signal__silent_all_right": line(0.3, 0.3)},
     "reward_fell": {"reward": line(0.7, 0.2), "held_out": NO_GAIN},
     "gradient_exploded": {"grad_norm": from_place(0.7, 0.3, 40.0)},
+    "repetition": {"completions__compressed_share": from_place(0.5, 0.5, 0.05)},
     "sampler_differs": {"sampling__sampling_logp_difference__mean": line(0.8, 0.9)},
     "reward_up_held_out_not": {"held_out": NO_GAIN},
     "length_pays": {"completions__mean_length": line(40, 140), "held_out": NO_GAIN},

@@ -29,7 +29,7 @@ def podium(tmp_path: Path) -> Podium:
     def _podium(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **environment}
         command = [sys.executable, "-m", "cli.main", "reward", *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
 
     return _podium
 

@@ -127,7 +127,7 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leav
     stopped = trainers.finish(run, process)
     assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
     assert [entry.step for entry in stopped.entries(CheckpointSaved)] == [stopped.outcome.step] == [2]
-    assert [entry.code for entry in stopped.entries(Notice)] == ["step_abandoned"]
+    assert [entry.code for entry in stopped.entries(Notice)] == ["fast_path_off", "step_abandoned"]
     resumed = trainers.train("hurried-resumed", resume=(run, 2), **layout)
     assert numbers(resumed, 2) == numbers(uninterrupted, 2)
     assert resumed.weights == uninterrupted.weights

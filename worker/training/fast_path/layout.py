@@ -36,7 +36,7 @@ class Rollouts:
         ]
 
     def sizes(self) -> list[RolloutSize]:
-        prompt_mask, completion_mask = self.mask.split([self.prompt_width, self.completion_width], dim=1)
+        prompt_mask, completion_mask = self.mask[:, : self.prompt_width], self.mask[:, self.prompt_width :]
         prompts = self.ids[:, : self.prompt_width].masked_fill(prompt_mask == 0, -1)
         _, numbers = torch.unique(prompts, dim=0, return_inverse=True)
         counts = torch.stack([numbers, prompt_mask.sum(1), completion_mask.sum(1)], dim=1).tolist()

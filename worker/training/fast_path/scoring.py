@@ -12,19 +12,22 @@ from worker.training.fast_path.layout import Layout
 from worker.training.fast_path.operations import Costs
 
 
-def score(model: Any, layout: Layout, *, rows: int, completion_width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability and entropy of each token, both (rows, completion width); as in TRL 0 where there is none."""
+def score(model: Any, layout: Layout, *, rows: int, completion_width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probability and entropy of each token, both (rows, completion width); as in TRL 0 where there is none.
+
+    The entropy is None for a reference model, whose head TRL makes without it.
+    """
     structure: dict[str, torch.Tensor] = {}
     if layout.attention_mask is not None and layout.position_ids is not None:
         structure = {"attention_mask": layout.attention_mask, "position_ids": layout.position_ids}
     with _only_states_at(layout.places, backbone(model)):
         outputs = model(input_ids=layout.input_ids, shift_labels=layout.targets[None], fused_lm_head=True, **structure)
-    size = rows * completion_width
-    numbers = (outputs.log_probs, outputs.entropy)
-    logps, entropy = (
-        number.new_zeros(size).scatter(0, layout.slots, number[0]).view(rows, completion_width) for number in numbers
-    )
-    return logps, entropy
+
+    def in_rows(numbers: torch.Tensor) -> torch.Tensor:
+        flat = numbers.new_zeros(rows * completion_width).scatter(0, layout.slots, numbers[0])
+        return flat.view(rows, completion_width)
+
+    return in_rows(outputs.log_probs), None if outputs.entropy is None else in_rows(outputs.entropy)
 
 
 def backbone(model: Any) -> nn.Module:

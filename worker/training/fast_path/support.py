@@ -90,7 +90,7 @@ def _obstacles_to_leaving_out(trainer: Any) -> Iterator[str]:
 
 
 def _obstacles_to_dropping_the_pass(trainer: Any) -> Iterator[str]:
-    if has_dropout(trainer.model):
+    if trainer.use_vllm and has_dropout(trainer.model):
         yield "dropout makes the two passes differ"
 
 

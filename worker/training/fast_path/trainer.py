@@ -71,7 +71,8 @@ class FastPathTrainer(GRPOTrainer):
         is_graded = ~self._rewards.isnan().all(dim=1).view_as(groups)
         highest = groups.masked_fill(~is_graded, -math.inf).amax(dim=1)
         lowest = groups.masked_fill(~is_graded, math.inf).amin(dim=1)
-        return highest <= lowest
+        is_silent: torch.Tensor = highest <= lowest
+        return is_silent
 
     # Micro-batches of what teaches something.
 
@@ -81,13 +82,13 @@ class FastPathTrainer(GRPOTrainer):
         inputs: Slice = super()._prepare_inputs(generation_batch)
         if not is_new or (self._costs is None and not self._saves(Saving.SILENT_ROLLOUTS)):
             return inputs
-        stock = self._buffered_inputs
-        self._buffered_inputs, saved = self._repacker().repack(stock)
+        stock: list[Slice] = self._buffered_inputs
+        packed, saved = self._repacker().repack(stock)
+        self._buffered_inputs = packed
         self._report(saved)
         if self._audit_is_due():
-            self._audit(stock, self._buffered_inputs)
-        packed: Slice = self._buffered_inputs[self._step % self.args.steps_per_generation]
-        return packed
+            self._audit(stock, packed)
+        return packed[self._step % self.args.steps_per_generation]
 
     def _repacker(self) -> Repacker:
         return Repacker(
@@ -128,27 +129,25 @@ class FastPathTrainer(GRPOTrainer):
         **wanted: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         stock = super()._get_per_token_logps_and_entropies
-        whole = Rollouts(input_ids, attention_mask, logits_to_keep)
+        aux_loss = None
         if self._costs is None or self._is_stock:
             self._count_tokens(int(attention_mask.sum()))
-            result = stock(model, input_ids, attention_mask, logits_to_keep, batch_size, **wanted)
+            logps, entropies, aux_loss = stock(model, input_ids, attention_mask, logits_to_keep, batch_size, **wanted)
         else:
-            parts = [self._score(model, part, stock, wanted) for part in whole.chunks(batch_size)]
-            logps, entropies = (torch.cat(numbers) for numbers in zip(*parts, strict=True))
-            result = logps, entropies if wanted.get("compute_entropy") else None, None
+            parts = Rollouts(input_ids, attention_mask, logits_to_keep).chunks(batch_size)
+            scored = [self._score(model, part, stock, wanted) for part in parts]
+            logps, entropies = torch.cat([one for one, _ in scored]), _joined([entropy for _, entropy in scored])
         if self._uncorrected is not None:
-            self._correct(self._uncorrected, result[0].detach())
-        return result
+            self._correct(self._uncorrected, logps.detach())
+        return logps, entropies, aux_loss
 
     def _score(
         self, model: Any, rollouts: Rollouts, stock: Callable[..., Any], wanted: dict[str, Any]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         assert self._costs is not None
         layout = lay_out(rollouts, self._costs, self.args.per_device_train_batch_size)
         if layout is None:
-            logps, entropies, _ = stock(
-                model, rollouts.ids, rollouts.mask, rollouts.completion_width, **{**wanted, "compute_entropy": True}
-            )
+            logps, entropies, _ = stock(model, rollouts.ids, rollouts.mask, rollouts.completion_width, **wanted)
             return logps, entropies
         self._count_tokens(sum(tree.tokens for tree in layout.trees))
         with self.accelerator.autocast():
@@ -229,3 +228,8 @@ class FastPathTrainer(GRPOTrainer):
     def _accumulate(self, parts: Sequence[Slice]) -> None:
         for part in parts:
             self.accelerator.backward(FastPathTrainer._compute_loss(self, self.model, part))
+
+
+def _joined(entropies: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    known = [entropy for entropy in entropies if entropy is not None]
+    return torch.cat(known) if len(known) == len(entropies) else None

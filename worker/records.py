@@ -1,0 +1,29 @@
+"""Which rollouts of a step are kept on record: all where they fit, else those that say most."""
+
+from collections.abc import Sequence
+
+from worker.run_directory import Rollout
+
+
+def on_record(rollouts: Sequence[Rollout], *, group_size: int, most: int) -> list[Rollout]:
+    """At most `most`, in order. Those that could not be graded come first; then whole groups, the mixed ones before the
+    silent: side by side, the completions of a mixed group show what the reward pays for.
+    """
+    if len(rollouts) <= most:
+        return list(rollouts)
+    kept = {rollout.index for rollout in [one for one in rollouts if _has_error(one)][:most]}
+    groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
+    for group in sorted(groups, key=_spread, reverse=True):
+        wanted = kept | {rollout.index for rollout in group}
+        if len(wanted) <= most:
+            kept = wanted
+    return [rollout for rollout in rollouts if rollout.index in kept]
+
+
+def _has_error(rollout: Rollout) -> bool:
+    return any(grade.error is not None for grade in rollout.grades.values())
+
+
+def _spread(group: Sequence[Rollout]) -> float:
+    rewards = [rollout.reward for rollout in group if rollout.reward is not None]
+    return max(rewards) - min(rewards) if rewards else 0.0
