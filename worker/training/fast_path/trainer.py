@@ -23,6 +23,9 @@ SWITCHED_OFF = "it is switched off"
 
 
 class FastPathTrainer(GRPOTrainer):
+    _buffered_inputs: list[Slice] | None
+    """TRL's: the micro-batches of the generation batch at hand."""
+
     def __init__(self, *, fast_path: bool = True, audit_every: int | None = None, **trl_arguments: Any) -> None:
         """`audit_every`: optimizer steps between comparisons with TRL's own gradient; each costs two steps' passes."""
         super().__init__(**trl_arguments)
@@ -82,7 +85,8 @@ class FastPathTrainer(GRPOTrainer):
         inputs: Slice = super()._prepare_inputs(generation_batch)
         if not is_new or (self._costs is None and not self._saves(Saving.SILENT_ROLLOUTS)):
             return inputs
-        stock: list[Slice] = self._buffered_inputs
+        stock = self._buffered_inputs
+        assert stock is not None
         packed, saved = self._repacker().repack(stock)
         self._buffered_inputs = packed
         self._report(saved)
