@@ -170,6 +170,12 @@ class Client:
     def cancel_signal_probe(self, probe_id: str) -> None:
         self._send("POST", f"/v1/signal_probes/{probe_id}/cancel")
 
+    def rescore(self, job_id: str, body: dict[str, Any]) -> Any:
+        return self._send("POST", _job(job_id, "/rescore"), json=body).json()
+
+    def rescored(self, job_id: str, task_id: str) -> Any:
+        return self._send("GET", _job(job_id, f"/rescore/{task_id}")).json()
+
     def diagnose(self, job_id: str) -> DiagnosticsView:
         return DiagnosticsView.model_validate(self._send("GET", _job(job_id, "/diagnostics")).json())
 

@@ -97,6 +97,10 @@ class SignalProbeFailed(ServiceError):
     code = "signal_probe_failed"
 
 
+class RescoreFailed(ServiceError):
+    code = "rescore_failed"
+
+
 class KeyUnknown(ServiceError):
     code = "key_unknown"
     default_fix = "List the keys with `podium keys list`."

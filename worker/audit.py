@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.metric_names import tells_time
 from core.spec import JobSpec
 
 MOST_DIFFERENCES = 20
@@ -52,8 +53,3 @@ class ResumeAudit:
             else "A GPU may sum in another order; on a CPU of the same kind this should not be."
         )
         return f"Resume audit: {len(self.differences)} of {steps} done again came out differently. {reason}"
-
-
-def tells_time(metric: str) -> bool:
-    """Metrics of a clock: two runs never agree on them."""
-    return metric.startswith(("phase/", "grader/latency_")) or metric == "step_time"

@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 
 from core.activity import Activity
-from core.db import leases
+from core.db import jobs, leases
 from core.db.leases import Lease, LeaseLost
 from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.errors import ServiceError
@@ -61,7 +62,7 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
     """
     source = preemption.make_source(settings)
     if preemption.is_noticed(source):
-        log.info("job_left_for_others", job_id=job_id)
+        _leave_for_others(job_id, sessions, source, settings)
         return
     with stop_signals.blocked():
         claimed_at = time.monotonic()
@@ -75,6 +76,15 @@ def supervise(job_id: JobId, sessions: Sessions, store: ObjectStore, settings: S
             Attempt(sessions, store, lease, settings, source, claimed_at=claimed_at).run()
         except LeaseLost:
             log.warning("attempt_fenced")
+
+
+def _leave_for_others(job_id: JobId, sessions: Sessions, source: preemption.Source | None, settings: Settings) -> None:
+    """Have other workers told of the job at once, and keep this slot busy: it would only take the next hint."""
+    with suppress(*LEDGER_AWAY), sessions.begin() as session:
+        jobs.forget_hint(session, job_id)
+    log.info("job_left_for_others", job_id=job_id)
+    while preemption.is_noticed(source):
+        time.sleep(settings.preemption_poll_s)
 
 
 def _claim(job_id: JobId, sessions: Sessions, settings: Settings) -> Lease | None:

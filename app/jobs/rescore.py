@@ -53,7 +53,7 @@ class RescoreError(BaseModel):
 
 
 class JobRescoreObject(BaseModel):
-    """The report once the status is `done`. It can be asked for as long as the janitor keeps idempotency keys."""
+    """With the report once the status is `done`; it is kept for a day."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -264,6 +264,11 @@ def safety(job: Job) -> dict[str, int | None]:
     }
 
 
+def forget_hint(session: Session, job_id: JobId) -> None:
+    """The worker that was told of it will not take it: tell another one at once."""
+    session.execute(update(Job).where(Job.id == job_id).values(hinted_at=None))
+
+
 def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:
     """Take the jobs, of whatever kind, that a worker should be told of, the oldest first, and note that it was told.
 

@@ -123,6 +123,22 @@ def test_the_best_evaluation_is_chosen_among_all_but_the_verdict_is_on_the_final
     assert [score.name for score in document.evaluations] == ["baseline", "step-2", "final"]
 
 
+def test_an_evaluation_that_met_too_many_errors_is_not_the_best_and_its_tasks_are_named():
+    good = evaluation([RIGHT] * 10, step=2)
+    failed = {"reward": None, "passed": None, "error": "ValueError: oh"}
+    tasks = [
+        task.model_copy(update={"greedy": task.greedy.model_copy(update=failed)}) if task.task < 3 else task
+        for task in good.tasks
+    ]
+    unreliable = good.model_copy(update={"tasks": tuple(tasks)})
+    document = build(evaluations={**facts().evaluations, "step-2": unreliable})
+    assert document.best.name == "final"
+    score = next(score for score in document.evaluations if score.name == "step-2")
+    assert (score.ungraded_tasks, score.greedy.errors, score.greedy.mean_reward) == ((0, 1, 2), 3, 1.0)
+    two = good.model_copy(update={"tasks": (*tasks[:2], *good.tasks[2:])})
+    assert build(evaluations={**facts().evaluations, "step-2": two}).best.name == "step-2"
+
+
 def test_of_equally_good_evaluations_the_earliest_is_best():
     same = evaluation([RIGHT] * 10)
     later = same.model_copy(update={"step": 4})

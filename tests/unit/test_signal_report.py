@@ -93,6 +93,8 @@ def test_a_reward_that_applies_to_few_completions_is_told_from_one_that_fails():
     report = make_report([None] * 4, [None] * 4, MIXED, MIXED, grades=silent)
     assert "8 of 16 completions" in advice(report)[AdviceCode.NO_ANSWER]
     assert AdviceCode.GRADING_ERRORS not in advice(report)
+    nothing = make_report([None] * 4, grades={"exact": [Grade(GradeOutcome.NO_ANSWER)] * 4})
+    assert [(one.code, one.severity) for one in nothing.advice] == [(AdviceCode.NO_ANSWER, "error")]
 
 
 @pytest.mark.parametrize("groups", [[ALWAYS] * 5, [NEVER] * 5, [HALF] * 5])

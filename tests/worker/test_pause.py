@@ -170,8 +170,14 @@ def test_a_notice_of_the_cloud_moves_the_job_and_keeps_it_from_this_machine(work
     supervisor.wait(10)
     job = read_job(workshop.sessions, job_id)
     assert (job.status_reason, job.preemptions, job.durable_step) == (StatusReason.PREEMPTED, 1, job.step)
-    assert workshop.start_supervisor(job_id, **variables).wait(30) == 0
+    with workshop.sessions.begin() as session:
+        jobs.due(session, hint_repeat_s=30)
+    doomed = workshop.start_supervisor(job_id, **variables, PODIUM_PREEMPTION_POLL_S="0.1")
+    wait_until(lambda: read_job(workshop.sessions, job_id).hinted_at is None, what="another worker can be told")
     assert read_job(workshop.sessions, job_id).attempt == 1, "a machine that goes takes nothing new"
+    assert doomed.is_running(), "and its slot takes no other hint"
+    notice.unlink()
+    assert doomed.wait(30) == 0
 
 
 def test_a_notice_that_says_when_grants_the_trainer_that_much_time(workshop: Workshop):

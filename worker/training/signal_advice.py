@@ -42,10 +42,9 @@ def advice_on(report: SignalReport, spec: JobSpec) -> tuple[Advice, ...]:
 def _grading(report: SignalReport, spec: JobSpec) -> Iterator[Advice]:
     """What was not graded, and what the job's own rule on that (`core.spec.GradingSpec`) would do."""
     total = report.prompts * report.samples
-    broken = [reward for reward in report.rewards if reward.user_errors + reward.infrastructure_errors]
-    if broken:
-        errors = max(reward.user_errors + reward.infrastructure_errors for reward in broken)
-        worst, limit = broken[0], spec.grading.max_error_share
+    worst = max(report.rewards, key=_errors)
+    if errors := _errors(worst):
+        limit = spec.grading.max_error_share
         stops = errors > limit * total
         rule = f" The job would pause at its first step: at most {limit:.0%} may fail." if stops else ""
         yield Advice(
@@ -58,10 +57,14 @@ def _grading(report: SignalReport, spec: JobSpec) -> Iterator[Advice]:
     elif report.ungraded >= WORTH_SHARE * total:
         yield Advice(
             code=AdviceCode.NO_ANSWER,
-            severity="warning",
+            severity="warning" if report.graded_groups else "error",
             message=f"To {report.ungraded} of {total} completions no reward applied: all answered None.",
             fix="Leave out the rows that no reward is meant for, or answer with a number for them.",
         )
+
+
+def _errors(reward: ProbedReward) -> int:
+    return reward.user_errors + reward.infrastructure_errors
 
 
 def _constant(report: SignalReport) -> list[Advice]:

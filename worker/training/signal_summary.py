@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from core.results import Environment, PhaseSeconds
 from core.signal_report import FlatReason, ProbedPrompt, ProbedReward, ProbeSize, SignalReport
@@ -30,43 +31,64 @@ class Probed:
 
 
 def summarise(probed: Probed, spec: JobSpec, size: ProbeSize) -> SignalReport:
-    wanted, prompts = spec.hyperparameters, [_prompt(group, spec.pass_threshold) for group in probed.groups]
-    samples = [sample for group in probed.groups for sample in group.samples]
-    rewards = [sample.reward for sample in samples if sample.reward is not None]
-    graded = [prompt for prompt in prompts if prompt.flat is not FlatReason.UNGRADED]
-    silent = sum(prompt.flat is not None for prompt in graded)
+    prompts = tuple(_prompt(group, spec.pass_threshold) for group in probed.groups)
     report = SignalReport(
         sentence="",
         advice=(),
         prompts=len(prompts),
         training_rows=probed.training_rows,
         samples=size.samples,
-        num_generations=wanted.num_generations,
-        seed=spec.seed,
-        temperature=wanted.temperature,
-        top_p=wanted.top_p,
-        max_completion_length=wanted.max_completion_length,
         pass_threshold=spec.pass_threshold,
-        graded_groups=len(graded),
-        silent_groups=silent,
-        silent_share=silent / len(graded) if graded else None,
-        silent_share_ci95=wilson(silent, len(graded)),
-        flat=Counter(prompt.flat for prompt in prompts if prompt.flat is not None),
-        causes=Counter(cause for prompt in prompts for cause in prompt.causes),
-        pass_rates=pass_rate_histogram([(prompt.passed, _graded(prompt)) for prompt in graded]),
-        mean_pass_rate=fmean(prompt.passed / _graded(prompt) for prompt in graded) if graded else None,
-        mean_reward=fmean(rewards) if rewards else None,
-        sizes=estimate_sizes(probed.groups, samples=size.samples, num_generations=wanted.num_generations),
-        ungraded=len(samples) - len(rewards),
-        truncated_share=fmean(sample.is_truncated for sample in samples),
-        mean_prompt_tokens=fmean(group.prompt_tokens for group in probed.groups),
-        mean_completion_tokens=fmean(sample.tokens for sample in samples),
+        **_asked(spec),
+        **_shares(prompts),
+        **_completions(probed.groups),
+        sizes=estimate_sizes(probed.groups, samples=size.samples, num_generations=spec.hyperparameters.num_generations),
         rewards=tuple(_reward(term, probed.grades[term.name]) for term in spec.rewards),
-        groups=tuple(prompts),
+        groups=prompts,
         time=probed.time,
         environment=probed.environment,
     )
     return report.model_copy(update={"sentence": _sentence(report), "advice": advice_on(report, spec)})
+
+
+def _asked(spec: JobSpec) -> dict[str, Any]:
+    """How the job samples."""
+    wanted = spec.hyperparameters
+    return {
+        "seed": spec.seed,
+        "num_generations": wanted.num_generations,
+        "temperature": wanted.temperature,
+        "top_p": wanted.top_p,
+        "max_completion_length": wanted.max_completion_length,
+    }
+
+
+def _shares(prompts: Sequence[ProbedPrompt]) -> dict[str, Any]:
+    """What groups teach, and how often prompts were solved."""
+    graded = [prompt for prompt in prompts if prompt.flat is not FlatReason.UNGRADED]
+    silent = sum(prompt.flat is not None for prompt in graded)
+    return {
+        "graded_groups": len(graded),
+        "silent_groups": silent,
+        "silent_share": silent / len(graded) if graded else None,
+        "silent_share_ci95": wilson(silent, len(graded)),
+        "flat": Counter(prompt.flat for prompt in prompts if prompt.flat is not None),
+        "causes": Counter(cause for prompt in prompts for cause in prompt.causes),
+        "pass_rates": pass_rate_histogram([(prompt.passed, _graded(prompt)) for prompt in graded]),
+        "mean_pass_rate": fmean(prompt.passed / _graded(prompt) for prompt in graded) if graded else None,
+    }
+
+
+def _completions(groups: Sequence[Group]) -> dict[str, Any]:
+    samples = [sample for group in groups for sample in group.samples]
+    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    return {
+        "mean_reward": fmean(rewards) if rewards else None,
+        "ungraded": len(samples) - len(rewards),
+        "truncated_share": fmean(sample.is_truncated for sample in samples),
+        "mean_prompt_tokens": fmean(group.prompt_tokens for group in groups),
+        "mean_completion_tokens": fmean(sample.tokens for sample in samples),
+    }
 
 
 def _prompt(group: Group, pass_threshold: float) -> ProbedPrompt:
