@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.artifacts.endpoints import router as artifacts
+from app.bundle.endpoints import router as bundle
 from app.diagnostics.endpoints import router as diagnostics
 from app.documentation import router as documentation
 from app.errors import install_error_handlers
@@ -60,6 +61,7 @@ ROUTERS = (
     evaluations,
     signal_probes,
     artifacts,
+    bundle,
     models,
     health,
     documentation,

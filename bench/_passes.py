@@ -19,7 +19,7 @@ from worker.training.fast_path.trainer import FastPathTrainer
 VOCABULARY = 4096
 _SIZES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 16},
-    "small": {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "head_dim": 64},
+    "small": {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4, "head_dim": 48},
     "qwen3-1.7b": {
         "hidden_size": 2048,
         "intermediate_size": 6144,

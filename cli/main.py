@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import checks, demo, doctor, jobs, ledger, rescoring, rewards, signal_probes, up
+from cli import checks, demo, doctor, jobs, ledger, reproduce, rescoring, rewards, signal_probes, up
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
 from cli.interrupts import stop_when_told
 from cli.terminal import complain, say
@@ -41,6 +41,7 @@ keys = typer.Typer(no_args_is_help=True, help="API keys of the ledger at PODIUM_
 app.add_typer(keys, name="keys")
 app.add_typer(jobs.app, name="jobs")
 app.command("signal-probe")(signal_probes.probe_command)
+app.command("reproduce")(reproduce.reproduce_command)
 jobs.app.command("rescore")(rescoring.rescore_command)
 app.add_typer(rewards.app, name="reward")
 

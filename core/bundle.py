@@ -4,9 +4,6 @@ It stands first in the archive that `GET /v1/fine_tuning/jobs/{id}/bundle` answe
 its digest. Credentials are in none of them: where a reward needs some, their digest alone is here.
 """
 
-import hashlib
-import json
-from collections.abc import Iterator
 from typing import Final, Literal
 
 from core.ids import JobId
@@ -90,15 +87,3 @@ class Bundle(Frozen):
     attempts: tuple[BundledAttempt, ...]
     members: tuple[ArtifactFacts, ...]
     """Every other file of the archive, in its order."""
-
-
-def spec_sha256(spec: JobSpec) -> str:
-    """Of its canonical JSON: equal when what would run is equal."""
-    text = json.dumps(spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def evaluation_names(bundle: Bundle) -> Iterator[str]:
-    for member in bundle.members:
-        if member.name.startswith(EVALUATIONS):
-            yield member.name.removeprefix(EVALUATIONS).removesuffix(".json")

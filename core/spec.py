@@ -161,7 +161,8 @@ class GradingSpec(Frozen):
     """
 
     max_error_share: float = Field(0.2, ge=0, lt=1)
-    """A step with more ungraded rollouts than this is not taken."""
+    """A step with more ungraded rollouts than this is not taken. An evaluation with more ungraded answers has no rank,
+    and no verdict is taken on it."""
     bad_step_error_share: float = Field(0.05, ge=0, lt=1)
     """A step with more ungraded rollouts than this is bad, and so is one in which no rollout has a reward."""
     max_bad_steps: int = Field(5, ge=1, le=1_000_000)

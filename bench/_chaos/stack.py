@@ -124,6 +124,7 @@ class Stack:
                 failpoints.VARIABLE: failures,
                 failpoints.LOG_VARIABLE: str(self.failpoints_log),
                 "PODIUM_LOG_FORMAT": "json",
+                "PODIUM_REPORT_WAIT_S": "0",  # there is no grading worker to wait for
                 "PYTHONUNBUFFERED": "1",
             }
         )

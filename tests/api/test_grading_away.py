@@ -2,6 +2,8 @@
 
 import base64
 import json
+import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -94,6 +96,19 @@ class TestWithoutABroker:
     def test_the_row_is_there_for_the_dispatcher(self, client: TestClient, sessions: Sessions) -> None:
         assert client.post("/v1/rewards", json={"name": "exact", "source": REWARD}).status_code == 201
         assert [task.status for task in all_tasks(sessions)] == ["queued"]
+
+
+class TestWithASilentBroker:
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Iterator[Settings]:
+        """It takes connections, and says nothing; without a bound the request would never be answered."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+            yield Settings(_env_file=None, **{**settings.model_dump(), "broker_url": url})
+
+    def test_a_request_is_answered_all_the_same(self, client: TestClient) -> None:
+        assert client.post("/v1/rewards", json={"name": "exact", "source": REWARD}).status_code == 201
+        assert error_of(client.post(RUN, json=BODY))["code"] == "grading_worker_away"
 
 
 class TestWithAWaitThatIsLong:

@@ -17,7 +17,7 @@ OPERATION_IDS = {
     "listJobEvents", "getJobMetrics", "listJobRollouts", "rescoreJob", "getJobRescore",
     "listJobCheckpoints", "pinJobCheckpoint", "unpinJobCheckpoint",
     "listJobArtifacts", "downloadJobArtifact", "downloadJobResults", "downloadJobAdapter",
-    "downloadJobCheckpointAdapter",
+    "downloadJobCheckpointAdapter", "downloadJobBundle",
     "listModels", "getModel",
     "getHealth", "getReadiness", "getVersion",
 }  # fmt: skip

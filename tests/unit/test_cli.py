@@ -26,7 +26,20 @@ from cli.verdict import verdict_lines
 from core.results import JobResults
 from tests.samples import results_document
 
-COMMANDS = ["up", "demo", "test", "bench", "migrate", "keys", "jobs", "reward", "signal-probe", "doctor", "version"]
+COMMANDS = [
+    "up",
+    "demo",
+    "test",
+    "bench",
+    "migrate",
+    "keys",
+    "jobs",
+    "reward",
+    "signal-probe",
+    "reproduce",
+    "doctor",
+    "version",
+]
 
 
 @pytest.fixture

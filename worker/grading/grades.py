@@ -64,9 +64,10 @@ def combine(grades: Mapping[str, Grade], weights: Mapping[str, float]) -> float 
     """The weighted sum of one rollout's grades by reward name; None when it has no reward.
 
     An error in any term blanks the rollout: a sum without that term would compare unlike things within the group.
-    Terms without an answer are left out, as TRL does (`_calculate_rewards`, nansum).
+    Terms without an answer are left out, as TRL does (`_calculate_rewards`, nansum). Those of weight 0 are watched, and
+    say nothing: where no other has an answer there is no reward, and not one of 0.
     """
     if any(grade.is_error for grade in grades.values()):
         return None
-    terms = [weights[name] * grade.value for name, grade in grades.items() if grade.value is not None]
+    terms = [weights[name] * grade.value for name, grade in grades.items() if grade.value is not None and weights[name]]
     return math.fsum(terms) if terms else None

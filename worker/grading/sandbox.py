@@ -96,8 +96,9 @@ class SandboxedChild:
             if self._cgroup is not None:
                 self._cgroup.add(self._init_pid)
             self._watch = MemoryWatch(self._init_pid, self._init, limits, counts_memory=self._cgroup is None)
-            undo.pop_all()
+            undo.callback(self._watch.stop)
             opener.write(b"\0")
+            undo.pop_all()
         self._out_of_memory: str | None = None
 
     @property

@@ -13,6 +13,7 @@ import torch
 from transformers import PrinterCallback
 
 from core.signal_report import ProbeSize, SignalReport
+from core.spec import JobSpec
 from core.status import Stage
 from worker.run_directory import (
     STOPPED_EXIT_CODE,
@@ -79,7 +80,7 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
 def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTimer, stop: StopRequest) -> Summary:
     spec, device = plan.spec, detect_device()
     check_method(spec, device)
-    with open_rewards(run, spec.rewards) as rewards, _told_output(rewards, run, progress):
+    with _rewards_that_tell(run, spec, progress) as rewards:
         with phases.phase(Phase.LOAD):
             bench = _load(run, plan, rewards, device, progress, phases, stop)
         if not bench.scoreboard.reuse("baseline"):
@@ -106,17 +107,21 @@ def _probe(run: RunDirectory, plan: RunPlan, size: ProbeSize, phases: PhaseTimer
     check_method(spec, device)
     if device.is_cuda:
         phases.synchronize = torch.cuda.synchronize
-    with open_rewards(run, spec.rewards) as rewards, _told_output(rewards, run, Progress()):
+    with _rewards_that_tell(run, spec, Progress()) as rewards:
         return probe_signal(run, plan, size, rewards, device, phases, stop)
 
 
 @contextmanager
-def _told_output(rewards: Rewards, run: RunDirectory, progress: Progress) -> Iterator[None]:
-    """Whatever ends the run: what rewards printed before is told."""
+def _rewards_that_tell(run: RunDirectory, spec: JobSpec, progress: Progress) -> Iterator[Rewards]:
+    """Whatever ends the run: what they printed before is told, once their processes have ended and it is all there."""
+    told: Rewards | None = None
     try:
-        yield
+        with open_rewards(run, spec.rewards) as rewards:
+            told = rewards
+            yield rewards
     finally:
-        GraderLog(rewards, run).tell(progress.step, now=True)
+        if told is not None:
+            GraderLog(told, run).tell(progress.step, now=True)
 
 
 def _load(

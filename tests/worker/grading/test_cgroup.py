@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from worker.grading import cgroup
+from worker.grading import cgroup, memory, sandbox
 from worker.grading.cgroup import Cgroup, candidates, folder_for_sandboxes, is_ours_alone, open_controllers
 from worker.grading.client import GradeOutcome, Grader, Rollout
 from worker.grading.limits import Limits
+from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
 
+CONSTANT = "def reward(completion): return 1.0\n"
 OWN = "0::/machine.slice/podium.service/worker\n"
 
 
@@ -149,6 +151,30 @@ def test_the_end_of_a_cgroup_is_the_end_of_everybody_in_it(place):
         made.end()
         assert process.wait() == -9
     assert not folder.exists()
+
+
+def test_all_of_a_sandbox_is_in_its_cgroup_from_the_start_and_none_is_left(place, tmp_path, monkeypatch):
+    """For real but for the bounds: controllers may be missing where cgroups are not."""
+    monkeypatch.setattr(cgroup, "_settings", lambda limits: {})
+    monkeypatch.setattr(sandbox, "folder_for_sandboxes", lambda: place)
+    source = tmp_path / "reward.py"
+    source.write_text(CONSTANT)
+    with Grader(source) as grader:
+        (folder,) = place.glob("podium-sandbox-*")
+        _, *inside = memory.tree(grader.pid)
+        assert len(inside) == 2
+        assert set(map(int, (folder / "cgroup.procs").read_text().split())) == set(inside)
+        assert grader._process.child.accounting is memory.Accounting.CGROUP
+        assert grader.grade([Rollout("", "", [], {})])[0].value == 1.0
+    assert list(place.glob("podium-sandbox-*")) == []
+
+
+def test_a_start_that_fails_leaves_no_cgroup(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "_settings", lambda limits: {"cgroup.no-such-file": "1"})
+    monkeypatch.setattr(sandbox, "folder_for_sandboxes", lambda: place)
+    with pytest.raises(ProcessBrokenError, match="cannot be started"):
+        GradingProcess(tmp_path, OutputTail())
+    assert list(place.glob("podium-sandbox-*")) == []
 
 
 def test_what_killed_workers_left_is_removed_and_the_living_keep_theirs(place):

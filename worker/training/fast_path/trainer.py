@@ -92,7 +92,8 @@ class FastPathTrainer(GRPOTrainer):
         self._report(saved)
         if self._audit_is_due():
             self._audit(stock, packed)
-        return packed[self._step % self.args.steps_per_generation]
+        now: int = self._step % self.args.steps_per_generation
+        return packed[now]
 
     def _repacker(self) -> Repacker:
         return Repacker(
