@@ -207,7 +207,8 @@ def verdicts(pairs: Sequence[tuple[float | None, float | None]], threshold: floa
 def choose_steps(rollouts: Mapping[int, int], limit: int) -> list[int]:
     """Steps, evenly spread, whose rollouts (a number for each step) come to at most `limit`; at least one."""
     steps = sorted(rollouts)
-    for count in range(len(steps), 1, -1):
+    most = min(len(steps), limit // min(rollouts.values(), default=1))
+    for count in range(most, 1, -1):
         chosen = [steps[round(place * (len(steps) - 1) / (count - 1))] for place in range(count)]
         if sum(rollouts[step] for step in chosen) <= limit:
             return chosen

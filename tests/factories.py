@@ -8,13 +8,14 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from core.db import events, jobs, leases
+from core.db import events, jobs, leases, signal_probes
 from core.db.leases import Lease
 from core.db.models import Job, JobEvent, now
 from core.db.session import Sessions
-from core.ids import FileId, JobId, TenantId, new_file_id, new_job_id
+from core.ids import FileId, JobId, TenantId, new_file_id, new_job_id, new_signal_probe_id
 from core.reward_source import RewardForm
 from core.rows import FileFormat
+from core.signal_report import ProbeSize
 from core.spec import (
     AdapterSpec,
     CheckpointSpec,
@@ -29,6 +30,7 @@ from core.spec import (
 from core.status import JobStatus
 
 TENANT = TenantId("tenant-a")
+PROBE_SIZE = ProbeSize(prompts=16, samples=4)
 REWARD_SOURCE = "def reward(completion, answer):\n    return float(completion == answer)\n"
 
 
@@ -94,6 +96,16 @@ def add_job(
 def queued_job(sessions: Sessions, **changes: Any) -> JobId:
     with sessions.begin() as session:
         return add_job(session, **changes).id
+
+
+def queued_probe(sessions: Sessions, **changes: Any) -> JobId:
+    """A signal probe, as the API adds it."""
+    spec = make_spec()
+    facts = {"tenant_id": TENANT, "spec": spec, "size": PROBE_SIZE, "method": {"type": "grpo"}, "metadata": {}}
+    facts["inline_sources"] = {term.name: REWARD_SOURCE for term in spec.rewards}
+    with sessions.begin() as session:
+        job, _ = signal_probes.add(session, new_signal_probe_id(), **(facts | changes))
+    return job.id
 
 
 def claim(

@@ -42,15 +42,21 @@ class Record:
         return cls(folder, bundle, _results(folder), metrics, evaluations)
 
     def path(self, member: str | None) -> Path | None:
+        """Of a member whose digest was right."""
         return None if member is None else self.folder / member
 
 
 def _check_members(folder: Path, bundle: Bundle) -> None:
-    for member in bundle.members:
-        if digest_of(folder / member.name) != member.sha256:
-            raise BundleUnreadable(
-                f"{member.name} of the bundle of {bundle.job.id} is not what it was: digests differ."
-            )
+    """What the bundle names was unpacked from it, and is what it was."""
+    named = {member.name: member.sha256 for member in bundle.members}
+    data = [one for one in (bundle.training, bundle.held_out) if one is not None]
+    for used in (*data, *bundle.rewards):
+        if used.member is not None and used.member not in named:
+            raise BundleUnreadable(f"The bundle of {bundle.job.id} does not name its member {used.member!r}.")
+    for name, digest in named.items():
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()) or digest_of(path) != digest:
+            raise BundleUnreadable(f"{name!r} of the bundle of {bundle.job.id} is not what it was: digests differ.")
 
 
 def _results(folder: Path) -> JobResults | None:

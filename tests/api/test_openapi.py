@@ -15,6 +15,7 @@ OPERATION_IDS = {
     "createJob", "listJobs", "getJob", "cancelJob", "pauseJob", "resumeJob", "getJobDiagnostics",
     "createSignalProbe", "listSignalProbes", "getSignalProbe", "cancelSignalProbe",
     "listJobEvents", "getJobMetrics", "listJobRollouts", "rescoreJob", "getJobRescore",
+    "listJobEvaluations", "compareJobEvaluations",
     "listJobCheckpoints", "pinJobCheckpoint", "unpinJobCheckpoint",
     "listJobArtifacts", "downloadJobArtifact", "downloadJobResults", "downloadJobAdapter",
     "downloadJobCheckpointAdapter", "downloadJobBundle",

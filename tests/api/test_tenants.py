@@ -7,13 +7,18 @@ from fastapi.testclient import TestClient
 
 from app.main import create_app
 from core.db.session import Sessions
-from core.ids import new_file_id, new_job_id, new_reward_id
+from core.ids import new_file_id, new_job_id, new_reward_id, new_signal_probe_id
 from core.settings import Settings
 from tests.api.conftest import THEIRS
 from tests.api.forms import REWARD, upload
-from tests.factories import queued_job
+from tests.factories import queued_job, queued_probe
 
-MISSING = {"file_id": new_file_id(), "job_id": new_job_id(), "reward_id": new_reward_id()}
+MISSING = {
+    "file_id": new_file_id(),
+    "job_id": new_job_id(),
+    "reward_id": new_reward_id(),
+    "probe_id": new_signal_probe_id(),
+}
 PARTS = {"version": "1", "step": "1", "name": "results.json", "task_id": "gtask-1"}
 """Path parameters that name a part of the owned thing."""
 QUERIES = {"listJobRollouts": {"step": "1"}}
@@ -35,11 +40,12 @@ def theirs(other_tenant: TestClient, sessions: Sessions) -> dict[str, str]:
         "file_id": upload(other_tenant).json()["id"],
         "reward_id": other_tenant.post("/v1/rewards", json={"name": "a", "source": REWARD}).json()["id"],
         "job_id": queued_job(sessions, tenant_id=THEIRS),
+        "probe_id": queued_probe(sessions, tenant_id=THEIRS),
     }
 
 
 def test_operations_with_an_id_are_found():
-    assert {path.split("/")[2] for _, _, path in OPERATIONS} == {"files", "rewards", "fine_tuning"}
+    assert {path.split("/")[2] for _, _, path in OPERATIONS} == {"files", "rewards", "fine_tuning", "signal_probes"}
     assert len(OPERATIONS) >= 15
 
 
@@ -49,7 +55,7 @@ def test_foreign_and_missing_are_the_same_404(
 ):
     foreign = ask(client, name, method, path, theirs)
     assert foreign == ask(client, name, method, path, MISSING)
-    assert foreign["code"] in {"file_not_found", "job_not_found", "reward_not_found"}
+    assert foreign["code"] in {"file_not_found", "job_not_found", "reward_not_found", "signal_probe_not_found"}
 
 
 def ask(client: TestClient, name: str, method: str, path: str, ids: dict[str, str]) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def ask(client: TestClient, name: str, method: str, path: str, ids: dict[str, st
     return error
 
 
-@pytest.mark.parametrize("collection", ["/v1/files", "/v1/rewards", "/v1/fine_tuning/jobs"])
+@pytest.mark.parametrize("collection", ["/v1/files", "/v1/rewards", "/v1/fine_tuning/jobs", "/v1/signal_probes"])
 def test_lists_show_only_what_is_owned(client: TestClient, theirs: dict[str, str], collection: str):
     assert theirs
     assert client.get(collection).json()["data"] == []

@@ -7,24 +7,22 @@ from sqlalchemy import create_engine, text
 from core.db import jobs, migrate, signal_probes
 from core.db.leases import LeaseLost
 from core.db.models import Job
-from core.ids import TenantId, new_signal_probe_id
-from core.signal_report import ProbeSize
+from core.ids import TenantId
 from core.status import JobKind, JobStatus
-from tests.factories import REWARD_SOURCE, TENANT, claimed, event_codes, expire, make_spec, queued_job, read_job
+from tests.factories import (
+    PROBE_SIZE,
+    TENANT,
+    claimed,
+    event_codes,
+    expire,
+    make_spec,
+    queued_job,
+    queued_probe,
+    read_job,
+)
 from tests.servers.postgres import create_database, drop_database
 from tests.signal_reports import ALWAYS, MIXED, make_report
 from worker.publisher import publish_report
-
-SIZE = ProbeSize(prompts=16, samples=4)
-
-
-def queued_probe(sessions, **changes):
-    spec = make_spec()
-    facts = {"tenant_id": TENANT, "spec": spec, "size": SIZE, "method": {"type": "grpo"}, "metadata": {}}
-    facts["inline_sources"] = {term.name: REWARD_SOURCE for term in spec.rewards}
-    with sessions.begin() as session:
-        job, _ = signal_probes.add(session, new_signal_probe_id(), **(facts | changes))
-    return job.id
 
 
 def test_a_job_is_of_the_kind_that_trains_and_a_probe_is_not(sessions):
@@ -81,7 +79,7 @@ def test_a_lease_says_what_it_is_for(sessions):
     lease = claimed(sessions, queued_probe(sessions))
     assert lease.kind is JobKind.SIGNAL_PROBE
     with sessions() as session:
-        assert signal_probes.size_of(session, lease.job_id) == SIZE
+        assert signal_probes.size_of(session, lease.job_id) == PROBE_SIZE
 
 
 def test_a_report_is_written_under_the_lease_and_never_by_an_attempt_that_lost_it(sessions):

@@ -146,3 +146,9 @@ def test_an_evaluation_tells_errors_from_no_answers():
 )
 def test_steps_are_spread_evenly_from_the_first_to_the_last(steps, limit, chosen):
     assert choose_steps(dict.fromkeys(steps, 8), limit) == chosen
+
+
+def test_steps_with_fewer_rollouts_count_as_what_they_are():
+    assert choose_steps({1: 8, 2: 8, 3: 1}, 9) == [1, 3]
+    assert choose_steps({1: 8, 2: 8, 3: 1}, 17) == [1, 2, 3]
+    assert len(choose_steps(dict.fromkeys(range(100_000), 8), 1000)) == 125
