@@ -151,9 +151,10 @@ def test_advantages_of_the_source_document(deviation: Any, right: float, wrong: 
     assert advantages[1].item() == pytest.approx(wrong, abs=0.005)
 
 
-def test_a_group_is_silent_when_its_rewards_are_exactly_equal() -> None:
-    signal = find_signal([[0.9] * 8, [0.9, 0.9 + 1e-9], [0.0, 1.0]], pass_threshold=1.0)
-    assert (signal.groups, signal.silent) == (3, 1)
+def test_a_group_is_silent_when_its_rewards_are_equal_as_the_trainer_sees_them() -> None:
+    """In 32 bits: what is lost there makes no advantage."""
+    signal = find_signal([[0.9] * 8, [0.9, 0.9 + 1e-6], [0.1 + 0.2, 0.3], [0.0, 1.0]], pass_threshold=1.0)
+    assert (signal.groups, signal.silent) == (4, 2)
 
 
 def test_silent_groups_are_told_apart_by_whether_they_pass() -> None:
@@ -162,6 +163,7 @@ def test_silent_groups_are_told_apart_by_whether_they_pass() -> None:
         "signal/silent_share": 0.75,
         "signal/silent_all_right": 0.25,
         "signal/silent_all_wrong": 0.5,
+        "signal/effective_groups": 1,
     }
 
 
