@@ -27,13 +27,15 @@ class Hints:
             retry=Retry(NoBackoff(), 0),
         )
 
-    def send(self, queue: str, task: str, row_id: str) -> None:
-        """Never raises for a broker that is away: the dispatcher comes again."""
+    def send(self, queue: str, task: str, row_id: str) -> bool:
+        """False, and no error, for a broker that is away: the dispatcher comes again."""
         try:
             if self._broker.llen(queue) < MAX_WAITING:
                 self._broker.lpush(queue, hint_message(queue, task, row_id))
         except RedisError as error:
             log.warning("hint_not_sent", row_id=row_id, error=str(error))
+            return False
+        return True
 
     def close(self) -> None:
         self._broker.close()

@@ -1,10 +1,14 @@
-"""What grading costs, and what of it the sandbox does: gradings a second, and how long a start takes.
+"""What grading costs, and what of it the sandbox does: gradings a second, and how long one waits for a first grade.
 
-    podium bench grading [--seconds S] [--rounds N] [--json]
+    podium bench grading [--quick] [--seconds S] [--rounds N] [--tries N] [--json]
 
-Every figure is measured in the sandbox and without one, turn by turn; `ratio` is the median of the pairs, and where it
-has a goal, `met` means both. The exit code is 1 where a goal is not met. The reward is
-trivial, so that all of the time is ours. Prompts have 1.3 kB, completions 400 characters.
+Speeds and starts are measured in the sandbox and without one, turn by turn; `ratio` is the median of the pairs, and
+where it has a goal, `met` means both. The exit code is 1 where a goal is not met. The reward is trivial, so that all of
+the time is ours. Prompts have 1.3 kB, completions 400 characters.
+
+`recovery`: from the answer to a rollout that broke its sandbox until the next grade, which a new sandbox gives. Only
+in the sandbox, as is `graders/run`: the reply of a real API and grading worker, of the local stack that is started for
+it. `--quick` is one round with small numbers, to see that all of it works.
 """
 
 import argparse
@@ -21,12 +25,32 @@ from typing import Any
 
 import structlog
 
+from bench._replies import reply_ms
 from bench._table import show
 from worker.grading.client import Grader, Rollout
-from worker.grading.rules import UNSAFE_VARIABLE
+from worker.grading.rules import MEMORY_VARIABLE, UNSAFE_VARIABLE
 
 TRIVIAL = "def reward(completion, answer): return float(completion == answer)\n"
 MATHEMATICAL = "from math_verify import parse, verify\n" + TRIVIAL
+HOSTILE = """
+import ctypes, os, time
+
+def reward(completion):
+    if completion == "crash":
+        ctypes.string_at(0)
+    if completion == "hang":
+        sum(range(10**15))
+    if completion == "memory bomb":
+        for _ in range(8):
+            if os.fork() == 0:
+                held = bytearray(b"x" * (64 * 1024**2))
+                time.sleep(3600 + len(held))
+        time.sleep(3600)
+    return 1.0
+"""
+BOMB_BYTES = 384 * 1024**2
+"""What a sandbox may hold where the memory bomb is: its processes want a third more, and no machine is short of it."""
+HANG_S = 0.5
 ROLLOUT = Rollout("Q" * 1300, "A" * 400, list(range(100)), {"answer": "A" * 400})
 BATCH = 64
 LEAST_RATIO = 0.9
@@ -35,13 +59,19 @@ LEAST_RATIO = 0.9
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="podium bench grading")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of grading for each figure of a round")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="one round of 0.2 s, 3 tries")
+    parser.add_argument("--seconds", type=float, help="of grading for each figure of a round; unset: 1")
+    parser.add_argument("--rounds", type=int, help="unset: 7")
+    parser.add_argument("--tries", type=int, help="calls of graders/run for each grader; unset: 20")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    seconds = arguments.seconds or (0.2 if arguments.quick else 1.0)
+    rounds = arguments.rounds or (1 if arguments.quick else 7)
+    tries = arguments.tries or (3 if arguments.quick else 20)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))  # it warns at every plain start
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(_rows(Path(folder), arguments.rounds, arguments.seconds))
+        rows = [*_rows(Path(folder), rounds, seconds), *_recovery_rows(Path(folder), rounds)]
+    rows += _reply_rows(tries)
     show("grading", rows, as_json=arguments.json)
     sys.exit(0 if all(row["met"] for row in rows) else 1)
 
@@ -59,26 +89,64 @@ def _rows(folder: Path, rounds: int, seconds: float) -> Iterator[dict[str, Any]]
     yield _row("cold start with math-verify, ms", started, at_most=1_500)
 
 
+def _recovery_rows(folder: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    hostile = folder / "hostile.py"
+    hostile.write_text(HOSTILE)
+    for attack in ("crash", "hang", "memory bomb"):
+        with _environment(MEMORY_VARIABLE, str(BOMB_BYTES)), _environment(UNSAFE_VARIABLE, "false"):
+            values = [_recovery_ms(hostile, attack) for _ in range(rounds)]
+        yield _alone(f"recovery after a {attack}, ms", statistics.median(values), at_most=1_000)
+
+
+def _recovery_ms(source: Path, attack: str) -> float:
+    """From the attack's answer to the next grade. A hang has a deadline; the bomb is ended before it needs one."""
+    item_s = HANG_S if attack == "hang" else 30.0
+    with Grader(source, item_deadline_s=item_s, batch_deadline_s=2 * item_s) as grader:
+        (broken,) = grader.grade([Rollout("", attack, [], {})])
+        started = time.perf_counter()
+        (fine,) = grader.grade([Rollout("", "fine", [], {})])
+        passed_ms = (time.perf_counter() - started) * 1000
+    if not broken.is_error or fine.value != 1.0:
+        raise SystemExit(f"a {attack} was graded {broken}, and after it {fine}")
+    return passed_ms
+
+
+def _reply_rows(tries: int) -> Iterator[dict[str, Any]]:
+    for kind, values in reply_ms(tries).items():
+        yield _alone(f"graders/run {kind}, ms, median of {tries}", statistics.median(values))
+        yield _alone(f"graders/run {kind}, ms, slowest of {tries}", max(values), at_most=2_000)
+
+
+def _alone(what: str, sandboxed: float, *, at_most: float | None = None) -> dict[str, Any]:
+    """A figure that has no counterpart without a sandbox."""
+    figures = {"sandboxed": round(sandboxed), "plain": "-", "ratio": "-"}
+    if at_most is None:
+        return {"what": what, **figures, "goal": "-", "met": "-"}
+    return {"what": what, **figures, "goal": f"<= {at_most:,.0f}", "met": sandboxed <= at_most}
+
+
 def _pairs(measure: Callable[[], float], rounds: int) -> list[tuple[float, float]]:
     """Sandboxed and plain, the order changing from round to round."""
     pairs = []
     for number in range(rounds):
         values = {}
         for sandboxed in (True, False) if number % 2 == 0 else (False, True):
-            with _grading(sandboxed=sandboxed):
+            with _environment(UNSAFE_VARIABLE, "false" if sandboxed else "true"):
                 values[sandboxed] = measure()
         pairs.append((values[True], values[False]))
     return pairs
 
 
 @contextmanager
-def _grading(*, sandboxed: bool) -> Iterator[None]:
-    before = os.environ.get(UNSAFE_VARIABLE, "false")
-    os.environ[UNSAFE_VARIABLE] = "false" if sandboxed else "true"
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        os.environ[UNSAFE_VARIABLE] = before
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def _gradings_per_s(source: Path, size: int, seconds: float) -> float:

@@ -63,6 +63,8 @@ class ReportView(FromServer):
     left_out: int
     errors: int
     no_answer: int
+    other_errors: int = 0
+    notes: tuple[str, ...] = ()
     last_error: str | None
     mean_old: float | None
     mean_new: float | None
@@ -88,6 +90,10 @@ def rescore_command(
     term: Annotated[
         str | None, typer.Option(help="The job's reward that it stands in for; unset: its only one.")
     ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(help="How it is called (`podium reward forms`); unset: as the job asked for, or as found."),
+    ] = None,
     from_step: Annotated[int | None, typer.Option(min=0)] = None,
     to_step: Annotated[int | None, typer.Option(min=0)] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Rollouts; unset: 1000.")] = None,
@@ -97,7 +103,14 @@ def rescore_command(
     data: Data = DEFAULT_DATA_FOLDER,
 ) -> None:
     """Grade a job's completions again with another version of a reward, and compare. Nothing of the job changes."""
-    options = {"version": version, "term": term, "from_step": from_step, "to_step": to_step, "limit": limit}
+    options = {
+        "version": version,
+        "term": term,
+        "form": form,
+        "from_step": from_step,
+        "to_step": to_step,
+        "limit": limit,
+    }
     body = {"reward": reward, **{name: value for name, value in options.items() if value is not None}}
     stop_when_told()
     with connect(url, api_key, data) as client:
@@ -112,6 +125,8 @@ def rescore_command(
 
 
 def report_lines(report: ReportView) -> Iterator[str]:
+    for note in report.notes:
+        yield f"note      {note}"
     counts = f"{report.rollouts} rollouts of {len(report.steps)} steps"
     yield f"graded    {counts}; {report.errors} errors, {report.no_answer} without reward, {report.left_out} left out"
     if report.last_error is not None:

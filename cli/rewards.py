@@ -15,17 +15,18 @@ from pydantic import BaseModel, ConfigDict
 from cli.configuration import read_settings
 from cli.terminal import say, say_table
 from core.errors import ServiceError
-from core.reward_report import CaseResult, Flag, FlagLevel, ProbeReport, ProbeStatus
+from core.reward_report import FIRST_ROWS, CaseResult, Flag, FlagLevel, ProbeReport, ProbeStatus
 from core.reward_source import FORMS, RewardForm
 from core.settings import CHECKOUT, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Try a reward function, without a server.")
 STYLES = {FlagLevel.ERROR: "red", FlagLevel.WARNING: "yellow", FlagLevel.INFO: None}
-_ROWS = 8
 _SENT_CHARS = 40
 _LOG_LINES = 20
 _GRACE_S = 60.0
 """What starting and reading data may take beside the probe's own time."""
+_CALL_S = 15.0
+"""What a call of a reward may take that hangs."""
 
 Source = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file with the function.")]
 Data = Annotated[
@@ -36,7 +37,11 @@ EntryPoint = Annotated[str | None, typer.Option(help="The function to call, wher
 Form = Annotated[RewardForm | None, typer.Option(help="How it is called, where the names of its parameters mislead.")]
 Rows = Annotated[
     int | None,
-    typer.Option(min=1, max=1000, help="Take the first N rows: up to 8 are probed, completions are graded on each."),
+    typer.Option(
+        min=1,
+        max=1000,
+        help="Take the first N rows: 8 spread over them are probed, completions graded on all.",
+    ),
 ]
 Completions = Annotated[list[str] | None, typer.Option("--completion", help="Also grade this text; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The whole report, as JSON.")]
@@ -92,14 +97,15 @@ def try_reward(
     request = {
         "source": str(source.absolute()),
         "data": None if data is None else str(data.absolute()),
-        "rows": rows or _ROWS,
+        "rows": rows or FIRST_ROWS,
         "entry_point": entry_point,
         "form": form,
         "completions": completion or [],
         "graded_rows": rows or 1,
         "deadline_s": deadline,
     }
-    answer = _ask(request, read_settings(), timeout_s=3 * deadline + _GRACE_S)
+    calls = len(completion or []) * (rows or 1)
+    answer = _ask(request, read_settings(), timeout_s=3 * deadline + calls * _CALL_S + _GRACE_S)
     tried = Tried.model_validate(answer)
     if as_json:
         say(json.dumps(answer, indent=2))
@@ -143,7 +149,7 @@ def _rules(settings: Settings) -> dict[str, str]:
 
 def _show(tried: Tried) -> None:
     report = tried.report
-    say("loads: yes" if report.loads else f"loads: no\n{report.load_error}")
+    say("loads: yes" if report.loads else f"loads: no\n{_printable_lines(report.load_error or '')}")
     for line in (*_columns(report), *_rows_used(report)):
         say(line)
     if report.cases:
@@ -154,7 +160,7 @@ def _show(tried: Tried) -> None:
         say_table(("completion", "line", "outcome", "value"), *map(_graded_cells, tried.completions))
         for one in tried.completions:
             if one.message:
-                say(one.traceback or one.message)
+                say(_printable_lines(one.traceback or one.message))
     for line in _end(report):
         say(line)
     for flag in report.flags:
@@ -218,7 +224,7 @@ def _end(report: ProbeReport) -> Iterator[str]:
 def _say_flag(flag: Flag) -> None:
     say()
     say(f"{flag.level}  {flag.code}", style=STYLES[flag.level])
-    say(f"  {flag.message}")
+    say(f"  {_printable(flag.message)}")
     say(f"  fix: {flag.fix}")
 
 
@@ -230,6 +236,10 @@ def _short(text: str) -> str:
 def _printable(text: str) -> str:
     """Without characters that would do something to a terminal."""
     return "".join(character if character.isprintable() or character == "\t" else "\ufffd" for character in text)
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(_printable(line) for line in text.split("\n"))
 
 
 def _number(value: float | None) -> str:

@@ -31,6 +31,7 @@ class BinView(FromServer):
 class SizeView(FromServer):
     num_generations: int
     silent_share: float
+    silent_share_ci95: tuple[float, float]
     estimator: str
     completions_per_signal: float | None = None
 
@@ -165,14 +166,16 @@ def _range(one: BinView) -> str:
 
 
 def _sizes(report: ReportView) -> Iterator[str]:
-    yield "group size     silent  completions per group with signal"
+    yield "group size     silent  95 % interval  completions per group with signal"
     for size in report.sizes:
+        low, high = (f"{end:.0%}" for end in size.silent_share_ci95)
         price = "-" if size.completions_per_signal is None else f"{size.completions_per_signal:.0f}"
         notes = [
             *(["the job's"] if size.num_generations == report.num_generations else []),
             *(["extrapolated"] if size.estimator == "extension" else []),
         ]
-        yield f"{size.num_generations:<13}  {size.silent_share:>6.0%}  {price:<8}{', '.join(notes)}".rstrip()
+        share = f"{size.silent_share:>6.0%}  {f'{low} to {high}':<13}"
+        yield f"{size.num_generations:<13}  {share}  {price:<8}{', '.join(notes)}".rstrip()
 
 
 def _advice_lines(advice: AdviceView) -> Iterator[str]:

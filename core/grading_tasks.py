@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from core.ids import FileId, RewardVersionId
+from core.reward_source import RewardForm
 from core.spec import Frozen, RewardTerm
 
 
@@ -42,6 +43,8 @@ class RunGrader(Frozen):
     """A row of a data set."""
     sample: str | None
     """The completion to grade; None: only load."""
+    within_s: float = 12.0
+    """How long whoever asks waits for the answer."""
 
 
 class TermGrade(Frozen):
@@ -69,3 +72,6 @@ class ProbeReward(Frozen):
     version_id: RewardVersionId
     file_id: FileId | None
     """The data set whose first rows are used; None: rows are made up."""
+    form: RewardForm | None = None
+    entry_point: str | None = None
+    """Where a job calls the source otherwise than its version says."""

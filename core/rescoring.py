@@ -8,10 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
+from typing import Literal
 
 from pydantic import Field
 
 from core.ids import JobId, RewardVersionId
+from core.recorded import Coverage, RecordedStep, total_coverage
+from core.reward_source import RewardForm
+from core.signal import is_silent
 from core.spec import Frozen
 
 MOST_ROLLOUTS = 5000
@@ -25,6 +29,8 @@ class Rescore(Frozen):
 
     job_id: JobId
     version_id: RewardVersionId
+    form: RewardForm | None = None
+    """How the version is called; unset: as it was found at the upload."""
     term: str
     """Name of the job's term that the version stands in for."""
     from_step: int
@@ -42,6 +48,7 @@ class Regraded(Frozen):
     row: int
     prompt: str
     completion: str
+    """Of long texts the ends are enough."""
     old: float | None
     new: float | None
     """The rewards. Null where there is none: an error never becomes a number."""
@@ -49,11 +56,16 @@ class Regraded(Frozen):
     new_term: float | None = None
     error: str | None = None
     """What the new version met with."""
+    other_error: bool = False
+    """Whether another term's error leaves it without a reward."""
 
 
 class StepMeans(Frozen):
     step: int
     rollouts: int
+    coverage: Coverage | None = None
+    run_silent_share: float | None = Field(None, description="Of all groups, as the run measured it.")
+    silent_share_old: float | None = Field(None, description="Of the compared groups.")
     old: float | None
     new: float | None
     old_term: float | None
@@ -78,12 +90,15 @@ class Ranks(Frozen):
 
 
 class FlatGroups(Frozen):
-    """Groups with a reward in which all rewards are exactly equal: they teach nothing."""
+    """Compared groups with a reward in which all rewards are equal (`core.signal.is_silent`): they teach nothing."""
 
     groups_old: int
     groups_new: int
     share_old: float | None
     share_new: float | None
+    run_silent_share: float | None = Field(
+        None, description="Of all groups of these steps, as the run measured it: an average over the steps."
+    )
 
 
 class Verdicts(Frozen):
@@ -117,14 +132,22 @@ class EvaluationChange(Frozen):
     verdicts: Verdicts
     errors: int
     no_answer: int
+    left_out: int = 0
+    """Answers that were not graded: out of time."""
 
 
 class RescoreReport(Frozen):
     rollouts: int
+    coverage: Coverage | None = Field(None, description="Of the steps that were graded, in all.")
+    notes: tuple[str, ...] = Field(
+        (), description="What the numbers do not show: a part of the record, things left out."
+    )
     left_out: int
-    """Rollouts of those steps that were not graded: over the limit, or out of time."""
+    """Recorded rollouts that were not graded: of groups that the record cut, over the limit, too large, out of time."""
     errors: int
     """Rollouts that the new version failed on: they are in no mean, no pair and no verdict."""
+    other_errors: int = 0
+    """Rollouts that have no reward because another term failed."""
     no_answer: int
     last_error: str | None
     mean_old: float | None
@@ -145,19 +168,26 @@ def compare(
     threshold: float,
     left_out: int = 0,
     evaluations: tuple[EvaluationChange, ...] | None = None,
+    recorded: Mapping[int, RecordedStep] | None = None,
+    notes: Sequence[str] = (),
 ) -> RescoreReport:
+    """`recorded`: by step, of those that were graded."""
+    recorded = recorded or {}
     errors = [one.error for one in regraded if one.error is not None]
     return RescoreReport(
         rollouts=len(regraded),
+        coverage=total_coverage(recorded.values()),
+        notes=tuple(notes),
         left_out=left_out,
         errors=len(errors),
-        no_answer=sum(one.new is None and one.error is None for one in regraded),
+        other_errors=sum(one.other_error and one.error is None for one in regraded),
+        no_answer=sum(one.new is None and one.error is None and not one.other_error for one in regraded),
         last_error=errors[-1][:MOST_TEXT] if errors else None,
         mean_old=_mean(one.old for one in regraded),
         mean_new=_mean(one.new for one in regraded),
-        steps=tuple(_step_means(step, ones) for step, ones in _by_step(regraded).items()),
+        steps=_steps(regraded, recorded),
         ranks=_ranks(regraded),
-        flat=_flat(regraded),
+        flat=_flat(regraded, recorded.values()),
         verdicts=verdicts([(one.old, one.new) for one in regraded], threshold),
         most_changed=tuple(map(_example, _most_changed(regraded))),
         evaluations=evaluations,
@@ -165,7 +195,13 @@ def compare(
 
 
 def evaluation_change(
-    name: str, step: int, pairs: Sequence[tuple[float | None, float | None]], *, errors: int, threshold: float
+    name: str,
+    step: int,
+    pairs: Sequence[tuple[float | None, float | None]],
+    *,
+    errors: int,
+    threshold: float,
+    left_out: int = 0,
 ) -> EvaluationChange:
     """`pairs`: old and new reward of each answer, and None for the `errors` as well as for what has no answer."""
     return EvaluationChange(
@@ -177,6 +213,7 @@ def evaluation_change(
         verdicts=verdicts(pairs, threshold),
         errors=errors,
         no_answer=sum(new is None for _, new in pairs) - errors,
+        left_out=left_out,
     )
 
 
@@ -234,22 +271,39 @@ def _ranks(regraded: Sequence[Regraded]) -> Ranks:
     )
 
 
-def _flat(regraded: Sequence[Regraded]) -> FlatGroups:
-    groups = _groups(regraded).values()
-    old = [rewards for group in groups if (rewards := [one.old for one in group if one.old is not None])]
-    new = [rewards for group in groups if (rewards := [one.new for one in group if one.new is not None])]
+def _flat(regraded: Sequence[Regraded], recorded: Iterable[RecordedStep]) -> FlatGroups:
+    groups = list(_groups(regraded).values())
+    old = _graded(groups, "old")
+    new = _graded(groups, "new")
     return FlatGroups(
         groups_old=len(old),
         groups_new=len(new),
-        share_old=_mean(float(min(rewards) == max(rewards)) for rewards in old),
-        share_new=_mean(float(min(rewards) == max(rewards)) for rewards in new),
+        share_old=_mean(float(is_silent(rewards)) for rewards in old),
+        share_new=_mean(float(is_silent(rewards)) for rewards in new),
+        run_silent_share=_mean(step.run_silent_share for step in recorded),
     )
 
 
-def _step_means(step: int, ones: Sequence[Regraded]) -> StepMeans:
+def _graded(groups: Iterable[Sequence[Regraded]], version: Literal["old", "new"]) -> list[list[float]]:
+    """The rewards of each group that has one."""
+    found = ([getattr(one, version) for one in group] for group in groups)
+    return [rewards for group in found if (rewards := [reward for reward in group if reward is not None])]
+
+
+def _steps(regraded: Sequence[Regraded], recorded: Mapping[int, RecordedStep]) -> tuple[StepMeans, ...]:
+    """A step is there, too, of which no group is on record whole."""
+    by_step = _by_step(regraded)
+    steps = sorted({*by_step, *recorded})
+    return tuple(_step_means(step, by_step.get(step, []), recorded.get(step)) for step in steps)
+
+
+def _step_means(step: int, ones: Sequence[Regraded], recorded: RecordedStep | None) -> StepMeans:
     return StepMeans(
         step=step,
         rollouts=len(ones),
+        coverage=None if recorded is None else recorded.coverage,
+        run_silent_share=None if recorded is None else recorded.run_silent_share,
+        silent_share_old=_mean(float(is_silent(rewards)) for rewards in _graded(_groups(ones).values(), "old")),
         old=_mean(one.old for one in ones),
         new=_mean(one.new for one in ones),
         old_term=_mean(one.old_term for one in ones),
@@ -287,7 +341,7 @@ def _by_step(regraded: Sequence[Regraded]) -> dict[int, list[Regraded]]:
     steps: defaultdict[int, list[Regraded]] = defaultdict(list)
     for one in regraded:
         steps[one.step].append(one)
-    return dict(sorted(steps.items()))
+    return dict(steps)
 
 
 def _groups(regraded: Sequence[Regraded]) -> dict[tuple[int, int], list[Regraded]]:

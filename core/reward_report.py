@@ -10,6 +10,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 REPORT_VERSION: Final = 1
+FIRST_ROWS: Final = 32
+"""Of a data set. The rows that a probe uses are spread evenly over these, wherever it runs."""
 
 
 class ProbeCase(StrEnum):
@@ -184,6 +186,9 @@ class ProbeReport(Frozen):
     status: ProbeStatus
     loads: bool
     load_error: str | None = None
+    load_raised: bool | None = None
+    """Of a source that does not load: whether Python says why. Otherwise its process crashed or hung, twice, which may
+    be for want of memory or time on the machine."""
     columns: Columns | None = None
     """Null where the source could not be read."""
     rows: int = 0

@@ -52,6 +52,7 @@ class FlatCause(StrEnum):
 class AdviceCode(StrEnum):
     CONSTANT_REWARD = "constant_reward"
     GRADING_ERRORS = "grading_errors"
+    GATED_ERRORS = "gated_errors"
     NO_ANSWER = "no_answer"
     RAISE_MAX_COMPLETION_LENGTH = "raise_max_completion_length"
     SAMPLING_COLLAPSED = "sampling_collapsed"
@@ -105,6 +106,10 @@ class SizeEstimate(Frozen):
 
     num_generations: int
     silent_share: float
+    silent_share_ci95: tuple[float, float]
+    """Over the prompts, Wilson's score interval of the expected number of silent groups, rounded outwards: a mean of
+    chances varies no more than one of zeros and ones. Of an `extension` the upper end is that of the probed size, which
+    holds whatever the unknown rates are: a larger group is never silent more often."""
     estimator: Literal["subsets", "extension"]
     """`subsets`, up to the probed size: the share of a group's subsets of this size that are flat (hypergeometric,
     unbiased). `extension`, beyond it: the chance that a flat group stays flat when so many more completions are drawn,
@@ -126,6 +131,8 @@ class ProbedReward(Frozen):
     no_answer: int
     user_errors: int
     infrastructure_errors: int
+    blanked: int
+    """Completions that its errors left without a reward: behind a closed gate they cost nothing."""
     timed_out: int
     last_error: str | None
 
@@ -167,6 +174,8 @@ class SignalReport(Frozen):
     """By size, the job's own and the probed one among them."""
     ungraded: int
     """Completions without a reward."""
+    failed: int
+    """Those of them that an error of any term left so: what the job's own rule on errors counts."""
     truncated_share: float
     mean_prompt_tokens: float
     mean_completion_tokens: float

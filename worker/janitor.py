@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from core import keys
-from core.db import grading_tasks, idempotency, orphans
+from core.db import grading_tasks, idempotency, orphans, reward_probes
 from core.db.session import Sessions
 from core.failpoints import failpoint
 from core.keys import CheckpointPlace, Place
@@ -62,6 +62,7 @@ def collect(sessions: Sessions, store: ObjectStore, settings: Settings) -> Colle
             return Collected()
         with sessions.begin() as session:
             keys_forgotten = idempotency.forget(session, older_than_s=IDEMPOTENCY_KEPT_S)
+            reward_probes.forget_failed(session, older_than_s=GRADING_TASKS_KEPT_S)
             tasks_forgotten = grading_tasks.forget(session, older_than_s=GRADING_TASKS_KEPT_S)
         removed = _Round(sessions, store, settings.gc_min_age_s).run()
         collected = replace(removed, idempotency_keys=keys_forgotten, grading_tasks=tasks_forgotten)

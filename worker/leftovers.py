@@ -30,21 +30,14 @@ def hold(folder: Path) -> int:
 def sweep(runs_dir: Path, *, older_than_s: float = KEPT_S) -> None:
     """Remove what is old and held by nobody."""
     for folder in _old(runs_dir, time.time() - older_than_s):
-        if not _is_held(folder):
+        if not is_held(folder):
             log.info("leftover_run_removed", folder=str(folder.relative_to(runs_dir)))
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another attempt of the job stands there
                 folder.parent.rmdir()
 
 
-def _old(runs_dir: Path, before: float) -> Iterator[Path]:
-    for folder in runs_dir.glob("*/a*"):
-        with suppress(FileNotFoundError):  # another supervisor sweeps too
-            if folder.stat().st_mtime < before:
-                yield folder
-
-
-def _is_held(folder: Path) -> bool:
+def is_held(folder: Path) -> bool:
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -56,3 +49,10 @@ def _is_held(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _old(runs_dir: Path, before: float) -> Iterator[Path]:
+    for folder in runs_dir.glob("*/a*"):
+        with suppress(FileNotFoundError):  # another supervisor sweeps too
+            if folder.stat().st_mtime < before:
+                yield folder

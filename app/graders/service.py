@@ -69,6 +69,7 @@ def _read(
 def _ask(
     sessions: Sessions, grading: GradingTasks, settings: Settings, tenant_id: TenantId, asked: RunGrader
 ) -> GraderRan:
+    asked = asked.model_copy(update={"within_s": settings.grader_wait_s})
     request: dict[str, Any] = asked.model_dump(mode="json")
     with sessions.begin() as session:
         task = grading_tasks.add(session, tenant_id=tenant_id, kind=GradingTaskKind.RUN_GRADER, request=request)

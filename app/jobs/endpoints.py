@@ -66,7 +66,8 @@ def create_job(
     """Record a job. It is checked whole before: files, columns, rewards, model; all problems come at once."""
 
     def preview() -> Resolved:
-        return with_reports(reports, caller.tenant_id, service.preview(sessions, settings, caller.tenant_id, body))
+        found = service.preview(sessions, settings, caller.tenant_id, body, reports_count=False)
+        return with_reports(reports, caller.tenant_id, found)
 
     if signal_probe:
         if not dry_run:

@@ -9,54 +9,80 @@ from app.jobs.checks import RewardDoesNotLoad, refusal
 from app.jobs.facts import Facts, KnownReward
 from app.jobs.resolve import Resolved
 from app.rewards.reports import ReportFacts, Reports, ReportStatus, ask
-from core.db import reward_probes
+from core.db import reward_probes, rewards
+from core.db.reward_probes import Called
 from core.errors import Problem
 from core.ids import RewardVersionId, TenantId
 from core.reward_report import ProbeReport
+from core.reward_source import RewardForm
 from core.spec import PinnedReward
 
 _LATER = "Preview again in a moment; GET /v1/rewards/{id}/report shows it too."
 
 
-def unloadable(session: Session, facts: Facts) -> list[Problem]:
-    """The rewards of which the newest report says that they do not load, whatever data set it was made with."""
-    uploaded = {reward.version_id: reward for reward in facts.rewards if isinstance(reward, KnownReward)}
-    answers = reward_probes.newest_answers(session, [version_id for version_id in uploaded if version_id is not None])
-    reports = {version_id: ProbeReport.model_validate(answer) for version_id, answer in answers.items()}
-    return [
-        _does_not_load(uploaded[version_id].name, uploaded[version_id].field, report)
-        for version_id, report in reports.items()
-        if not report.loads
-    ]
+def unloadable(session: Session, facts: Facts) -> tuple[list[Problem], list[Problem]]:
+    """The rewards of which the newest report says that they do not load, whatever data set it was made with.
+
+    Problems where Python says why, warnings where the process crashed or hung: that may have been the machine.
+    """
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    for reward in facts.rewards:
+        if isinstance(reward, KnownReward) and reward.version_id is not None:
+            report = _newest(session, _called(session, reward.version_id, reward.entry.form, reward.entry.name))
+            if report is not None and not report.loads:
+                found = problems if report.load_raised else warnings
+                found.append(_does_not_load(reward.name, reward.field, report))
+    return problems, warnings
 
 
 def with_reports(reports: Reports, tenant_id: TenantId, resolved: Resolved) -> Resolved:
     """The preview, with the flags of each uploaded reward on the training file as warnings.
 
-    A reward that was not probed on that file yet is probed now. Raises for one that turns out not to load.
+    A reward that was not probed on that file yet is probed now, and so is one that did not load. Raises for one of
+    which Python says why it does not.
     """
     terms = list(_uploaded(resolved))
     file_id = resolved.spec.training.file_id
     with reports.sessions.begin() as session:
-        tasks = [ask(session, tenant_id, version_id, file_id) for _, _, version_id in terms]
+        called = [_called(session, version_id, term.form, term.entry_point) for _, term, version_id in terms]
+        known = [_newest(session, one) for one in called]
+        tasks = [ask(session, tenant_id, one, file_id) for one in called]
     found = [ReportFacts.of(task) for task in reports.wait(tasks)]
     problems: list[Problem] = []
     warnings: list[Problem] = []
-    for (field, name, _), facts in zip(terms, found, strict=True):
-        if facts.report is not None and not facts.report.loads:
-            problems.append(_does_not_load(name, field, facts.report))
+    for (field, term, _), facts, before in zip(terms, found, known, strict=True):
+        report = facts.report or before  # what was known stands until it is known better
+        if report is not None and not report.loads and report.load_raised:
+            problems.append(_does_not_load(term.name, field, report))
         else:
-            warnings += _warnings(field, name, facts)
+            warnings += _warnings(field, term.name, facts)
     if problems:
         raise refusal(problems)
     return replace(resolved, warnings=(*resolved.warnings, *warnings))
 
 
-def _uploaded(resolved: Resolved) -> Iterator[tuple[str, str, RewardVersionId]]:
-    """Path in the body, name, version; only our own method can name uploaded rewards."""
+def _uploaded(resolved: Resolved) -> Iterator[tuple[str, PinnedReward, RewardVersionId]]:
+    """With the path in the body; only our own method can name uploaded rewards."""
     for number, term in enumerate(resolved.spec.rewards):
         if isinstance(term, PinnedReward) and term.version_id is not None:
-            yield f"method.grpo.rewards[{number}]", term.name, term.version_id
+            yield f"method.grpo.rewards[{number}]", term, term.version_id
+
+
+def _called(session: Session, version_id: RewardVersionId, form: RewardForm, entry_point: str) -> Called:
+    """A job may say another form than the version has, and then the reward is another one."""
+    version = rewards.version(session, version_id)
+    own = {} if version is None else version.entry
+    return Called(
+        version_id,
+        form=None if form == own.get("form") else form,
+        entry_point=None if entry_point == own.get("name") else entry_point,
+    )
+
+
+def _newest(session: Session, called: Called) -> ProbeReport | None:
+    answer = reward_probes.newest_answer(session, called)
+    return None if answer is None else ProbeReport.model_validate(answer)
 
 
 def _does_not_load(name: str, field: str, report: ProbeReport) -> Problem:

@@ -15,14 +15,15 @@ from app.jobs.checks import refusal
 from app.jobs.endpoints import JobIdPath
 from app.jobs.service import require_job
 from app.routing import resource_router
+from core.builtin_rewards.comparison import FormulaReward
 from core.db import files, grading_tasks, rewards
 from core.db.models import GradingTask, Job, RewardVersion
-from core.errors import NotFound, Problem
+from core.errors import InvalidReward, NotFound, Problem
 from core.grading_tasks import GradingTaskKind, GradingTaskStatus
-from core.ids import GradingTaskId, JobId, RewardId, TenantId
+from core.ids import FileId, GradingTaskId, JobId, RewardId, TenantId
 from core.rescoring import MOST_ROLLOUTS, Rescore, RescoreReport
-from core.reward_source import RewardEntry, bind
-from core.spec import Frozen, JobSpec, RewardName
+from core.reward_source import RewardEntry, RewardForm, analyse, bind
+from core.spec import BuiltinReward, Frozen, JobSpec, PinnedReward, RewardName, RewardTerm
 
 router = resource_router("/v1/fine_tuning/jobs/{job_id}/rescore", tag="jobs")
 
@@ -38,6 +39,10 @@ class JobRescore(Frozen):
 
     reward: RewardId = Field(description="Id of an uploaded reward.")
     version: int | None = Field(None, ge=1, lt=2**31, description="Unset: the newest one.")
+    form: RewardForm | None = Field(
+        None,
+        description="How it is called; unset: as the job asked for the same reward, else as at the upload.",
+    )
     term: RewardName | None = Field(None, description="The job's reward that it stands in for; unset: its only one.")
     from_step: int = Field(0, ge=0, le=MAX_STEP)
     to_step: int = Field(MAX_STEP, ge=0, le=MAX_STEP)
@@ -142,10 +147,12 @@ def _no_rescore(task_id: GradingTaskId) -> RescoreNotFound:
 def _read(session: Session, tenant_id: TenantId, job: Job, body: JobRescore) -> Rescore:
     """Raises InvalidRequest with everything that is wrong."""
     problems: list[Problem] = []
-    term = _term(JobSpec.model_validate(job.spec), body.term, problems)
+    spec = JobSpec.model_validate(job.spec)
+    term = _term(spec, body.term, problems)
     version = _version(session, tenant_id, body, problems)
+    form = body.form or _form_of(session, spec, term, body.reward)
     if version is not None:
-        problems += _unfit(session, tenant_id, job, _ENTRY.validate_python(version.entry))
+        problems += _unfit(session, tenant_id, job, version, form)
     if body.from_step > body.to_step:
         fix = "Leave one of them out, or exchange them."
         problems.append(Problem("from_step", "is behind `to_step`", "invalid_value", fix))
@@ -154,6 +161,7 @@ def _read(session: Session, tenant_id: TenantId, job: Job, body: JobRescore) -> 
     return Rescore(
         job_id=job.id,
         version_id=version.id,
+        form=form,
         term=term,
         from_step=body.from_step,
         to_step=body.to_step,
@@ -162,15 +170,35 @@ def _read(session: Session, tenant_id: TenantId, job: Job, body: JobRescore) -> 
 
 
 def _term(spec: JobSpec, name: str | None, problems: list[Problem]) -> str:
-    names = [term.name for term in spec.rewards]
-    chosen = names[0] if name is None else name
+    names = [term.name for term in spec.rewards if not _is_formula(term)]
+    all_of_them = ", ".join(names)
+    chosen = next(iter(names), spec.rewards[0].name) if name is None else name
     if name is None and len(names) > 1:
-        fix = f"Say which one it stands in for: {', '.join(names)}."
+        fix = f"Say which one it stands in for: {all_of_them}."
         problems.append(Problem("term", "is required where a job has several rewards", "missing_field", fix))
+    elif chosen in {term.name for term in spec.rewards if _is_formula(term)}:
+        message = f"`{chosen}` is a formula over other rewards: no reward can stand in for it"
+        problems.append(Problem("term", message, "term_is_a_formula", f"Replace one of these: {all_of_them}."))
     elif chosen not in names:
         message = f"the job has no reward `{chosen}`"
-        problems.append(Problem("term", message, "unknown_term", f"The job has {', '.join(names)}."))
+        problems.append(Problem("term", message, "unknown_term", f"The job has {all_of_them}."))
     return chosen
+
+
+def _is_formula(term: RewardTerm) -> bool:
+    """Such a term is computed from others; graders are never asked about it."""
+    return isinstance(term, BuiltinReward) and isinstance(term.parameters, FormulaReward)
+
+
+def _form_of(session: Session, spec: JobSpec, name: str, reward: RewardId) -> RewardForm | None:
+    """Which the job asked for, where it did: a new version of the same reward is called as the old one was."""
+    terms = (term for term in spec.rewards if isinstance(term, PinnedReward))
+    pinned = next((term for term in terms if (term.name, term.reward_id) == (name, reward)), None)
+    if pinned is None or pinned.version_id is None:
+        return None
+    version = rewards.version(session, pinned.version_id)
+    is_as_found = version is not None and _ENTRY.validate_python(version.entry).form is pinned.form
+    return None if is_as_found else pinned.form
 
 
 def _version(session: Session, tenant_id: TenantId, body: JobRescore, problems: list[Problem]) -> RewardVersion | None:
@@ -185,13 +213,40 @@ def _version(session: Session, tenant_id: TenantId, body: JobRescore, problems: 
     return version
 
 
-def _unfit(session: Session, tenant_id: TenantId, job: Job, entry: RewardEntry) -> list[Problem]:
+def _unfit(
+    session: Session, tenant_id: TenantId, job: Job, version: RewardVersion, form: RewardForm | None
+) -> list[Problem]:
     """Why the reward cannot grade what is kept."""
+    entry = _entry(version, form)
+    if isinstance(entry, Problem):
+        return [entry]
     if "completion_ids" in entry.provided:
         message, fix = "reads `completion_ids`, which rollouts do not keep", "Read the text instead."
         return [Problem("reward", message, "completion_ids_not_kept", fix)]
-    file = files.get_owned(session, tenant_id, job.training_file)
-    if file is None:
-        message, fix = "the job's training file was deleted, and with it the rows", "Rescore jobs whose files are kept."
-        return [Problem("reward", message, "file_not_found", fix)]
-    return bind(entry, file.columns, field="reward")
+    for what, file_id in _files_to_read(job).items():
+        file = files.get_owned(session, tenant_id, file_id)
+        if file is None:
+            message = f"the job's {what} file was deleted, and with it the rows"
+            return [Problem("reward", message, "rows_deleted", "Rescore jobs whose files are kept.")]
+        if missing := bind(entry, file.columns, field="reward"):
+            return missing
+    return []
+
+
+def _files_to_read(job: Job) -> dict[str, FileId]:
+    """Held-out answers are graded again only where the job has one term."""
+    found = {"training": job.training_file}
+    if job.validation_file is not None and len(JobSpec.model_validate(job.spec).rewards) == 1:
+        found["validation"] = job.validation_file
+    return found
+
+
+def _entry(version: RewardVersion, form: RewardForm | None) -> RewardEntry | Problem:
+    entry = _ENTRY.validate_python(version.entry)
+    if form is None or form is entry.form:
+        return entry
+    try:
+        return analyse(version.source, entry_point=entry.name, form=form)
+    except InvalidReward as error:
+        first = error.problems[0]
+        return Problem("form", first.message, first.code, first.fix)

@@ -1,7 +1,7 @@
 """The use cases of jobs: preview, submit, list, read. Each is one visible transaction; none trains anything."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from fastapi import Response
@@ -52,18 +52,24 @@ class Submission:
     """The ETag of a preview: run exactly that, or nothing."""
 
 
-def preview(sessions: Sessions, settings: Settings, tenant_id: TenantId, body: JobCreate) -> Resolved:
-    """The job that would run; raises one error with everything that is wrong."""
+def preview(
+    sessions: Sessions, settings: Settings, tenant_id: TenantId, body: JobCreate, *, reports_count: bool = True
+) -> Resolved:
+    """The job that would run; raises one error with everything that is wrong.
+
+    `reports_count`: whether the reports on rewards that there are already may refuse it.
+    """
     with sessions() as session:
         start = branch.find(session, tenant_id, body.model)
         plan = plan_of(body.method, parent=start.adapter if isinstance(start, BranchPoint) else None)
         known = facts.gather(session, tenant_id, body, plan, start)
-        unloadable = reports.unloadable(session, known)
+        unloadable, doubtful = reports.unloadable(session, known) if reports_count else ([], [])
     problems = [*problems_with(body, plan, known), *unloadable]
     model = None if isinstance(start, Problem) else _find_model(settings, body, known, problems)
     if problems or model is None:
         raise refusal(problems)
-    return resolve(body, plan, known, model)
+    resolved = resolve(body, plan, known, model)
+    return replace(resolved, warnings=(*resolved.warnings, *doubtful))
 
 
 def submit(sessions: Sessions, settings: Settings, submission: Submission, once: Idempotency) -> Response:

@@ -19,6 +19,7 @@ from app.dependencies import GradingDep, SessionsDep, SettingsDep
 from app.graders.tasks import GradingBusy, GradingTasks
 from core.db import reward_probes
 from core.db.models import GradingTask, RewardVersion
+from core.db.reward_probes import Called
 from core.db.session import Sessions
 from core.grading_tasks import GradingTaskStatus, ProbeReward
 from core.ids import FileId, RewardId, RewardVersionId, TenantId
@@ -79,19 +80,16 @@ class RewardReport(ReportFacts):
         )
 
 
-def ask(
-    session: Session, tenant_id: TenantId, version_id: RewardVersionId, file_id: FileId | None, *, again: bool = False
-) -> GradingTask:
+def ask(session: Session, tenant_id: TenantId, called: Called, file_id: FileId | None) -> GradingTask:
     """The probe of the version on the data set; a new one where there is none, or where it failed.
 
-    `again`: also where its report says that the reward does not load, which may have been the machine's fault.
+    And where its report says that the reward does not load: the packages may be there by now, or it was the machine.
     """
-    task = reward_probes.find(session, version_id, file_id)
+    task = reward_probes.find(session, called, file_id)
     facts = None if task is None else ReportFacts.of(task)
-    if task is None or facts is None or facts.report_status is ReportStatus.FAILED:
-        return reward_probes.add(session, tenant_id=tenant_id, version_id=version_id, file_id=file_id)
-    if again and facts.report is not None and not facts.report.loads:
-        return reward_probes.add(session, tenant_id=tenant_id, version_id=version_id, file_id=file_id)
+    is_of_use = facts is not None and facts.report_status is not ReportStatus.FAILED
+    if task is None or facts is None or not is_of_use or (facts.report is not None and not facts.report.loads):
+        return reward_probes.add(session, tenant_id=tenant_id, called=called, file_id=file_id)
     return task
 
 
@@ -107,7 +105,8 @@ class Reports:
         """The committed tasks as they are once all have ended, or after `wait_s`."""
         waiting = [task for task in tasks if not task.status.is_final]
         for task in waiting:
-            self.grading.hint(task.id)
+            if not self.grading.hint(task.id):
+                break  # the broker is away, and each try would take as long; the dispatcher sends all of them
         deadline = monotonic() + self.wait_s
         ended = {task.id: self._wait(task, deadline) for task in waiting}
         return [ended.get(task.id, task) for task in tasks]
@@ -116,7 +115,7 @@ class Reports:
         """The reply about a version, with its report as it is by now: a repeated request may know more."""
         body = json.loads(bytes(answer.body))
         with self.sessions() as session:
-            task = reward_probes.find(session, body["version_id"], file_id)
+            task = reward_probes.find(session, Called(body["version_id"]), file_id)
         if task is not None:
             (task,) = self.wait([task])
             body |= ReportFacts.of(task).model_dump(mode="json")

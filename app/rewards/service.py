@@ -29,6 +29,7 @@ from app.uploads import Upload
 from app.validation import parse
 from core.db import reward_probes, rewards
 from core.db.models import Reward, RewardVersion
+from core.db.reward_probes import Called
 from core.db.session import Sessions
 from core.errors import NotFound, Problem
 from core.ids import FileId, RewardId
@@ -110,9 +111,9 @@ def get_report(
     with sessions() as session:
         version = _version(session, _owned(session, caller, reward_id), number)
         if file_id is None:
-            task = reward_probes.newest(session, version.id)
+            task = reward_probes.newest(session, Called(version.id))
         else:
-            task = reward_probes.find(session, version.id, file_id)
+            task = reward_probes.find(session, Called(version.id), file_id)
     if task is None:
         raise ReportNotFound("The version was not probed on this data set." if file_id else "There is no report.")
     return RewardReport.about(version, task)
@@ -184,7 +185,7 @@ def _probe(session: Session, caller: Caller, version: RewardVersion, wanted: Rew
         known_dataset(session, caller.tenant_id, "training_file", wanted.training_file, problems)
     if problems:
         raise refusal(problems, subject="The probe")
-    ask(session, caller.tenant_id, version.id, wanted.training_file, again=True)
+    ask(session, caller.tenant_id, Called(version.id), wanted.training_file)
 
 
 def _version_of_upload(upload: Upload) -> dict[str, str]:

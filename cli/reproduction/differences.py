@@ -155,8 +155,9 @@ def _results(recorded: Record, rerun: Record) -> Iterator[_Series]:
     """Scores and verdict, as the two documents have them."""
     if recorded.results is None:
         return
-    row = _Row("", dict(_scores(recorded.results)), {} if rerun.results is None else dict(_scores(rerun.results)))
-    for name in row.recorded | row.rerun:
+    first, second = (dict(() if run.results is None else _scores(run.results)) for run in (recorded, rerun))
+    row = _Row("", first, second)
+    for name in first | second:
         yield _Series("results.json", name, _column([row], name))
 
 

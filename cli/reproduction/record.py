@@ -49,10 +49,10 @@ class Record:
 def _check_members(folder: Path, bundle: Bundle) -> None:
     """What the bundle names was unpacked from it, and is what it was."""
     named = {member.name: member.sha256 for member in bundle.members}
-    data = [one for one in (bundle.training, bundle.held_out) if one is not None]
-    for used in (*data, *bundle.rewards):
-        if used.member is not None and used.member not in named:
-            raise BundleUnreadable(f"The bundle of {bundle.job.id} does not name its member {used.member!r}.")
+    data = [one.member for one in (bundle.training, bundle.held_out) if one is not None]
+    for used in (*data, *(reward.member for reward in bundle.rewards)):
+        if used is not None and used not in named:
+            raise BundleUnreadable(f"The bundle of {bundle.job.id} does not name its member {used!r}.")
     for name, digest in named.items():
         path = (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()) or digest_of(path) != digest:

@@ -43,7 +43,7 @@ def figure_rows(comparison: Comparison) -> Iterator[Row]:
     """Of the figures that are not equal; nothing, not even a heading, where all are."""
     unequal = [*comparison.of(Judgement.DIFFERS), *comparison.of(Judgement.ACCEPTED)]
     if unequal:
-        yield "figure", "", "first at", "recorded", "rerun", "at", "largest difference"
+        yield "figure", "is", "first at", "recorded", "rerun", "at", "largest difference"
     for figure in unequal:
         assert figure.first is not None, "it is not equal"
         yield (

@@ -27,7 +27,7 @@ def differences(recorded: Bundle, rerun: Bundle) -> list[Difference]:
 
 
 def _between(recorded: Mapping[str, str], rerun: Mapping[str, str]) -> Iterator[Difference]:
-    for name in recorded | rerun:
+    for name in dict.fromkeys([*recorded, *rerun]):
         first, second = recorded.get(name, "-"), rerun.get(name, "-")
         if first != second:
             yield Difference(name, first, second)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, null, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from core.db.models import GradingTask, RewardProbe, now
@@ -23,7 +24,7 @@ _LOST = {
     "code": "grading_worker_lost",
     "message": f"The grading worker was lost {MAX_ATTEMPTS} times while it was at this.",
     "param": None,
-    "fix": "Look at the grading worker's log: running out of memory is the usual cause.",
+    "fix": "Look at the grading worker's log, and the machine's: running out of memory is the usual cause.",
 }
 _WITHDRAWN = {"code": "withdrawn", "message": "Nobody waits for the answer any more.", "param": None, "fix": None}
 
@@ -57,17 +58,22 @@ def get(session: Session, task_id: GradingTaskId) -> GradingTask | None:
     return session.get(GradingTask, task_id, populate_existing=True)
 
 
-def claim(session: Session, task_id: GradingTaskId, *, ttl_s: float) -> Claim | None:
+def claim(session: Session, task_id: GradingTaskId, *, ttl_s: float, most_of_a_tenant: int) -> Claim | None:
     """Take the task if it is free; None when somebody else was first, or is about to be.
 
-    A task that has lost `MAX_ATTEMPTS` workers fails here, for good: it is likely what kills them.
+    A task that has lost `MAX_ATTEMPTS` workers fails here, for good: it is likely what kills them. So does a lost one
+    that nobody waits for any more. A tenant of whom `most_of_a_tenant` tasks run gives way to one of whom fewer run and
+    another waits: its task is due for another hint at once.
     """
     row = select(GradingTask).where(GradingTask.id == task_id, _is_free())
     task = session.scalar(row.with_for_update(skip_locked=True))
     if task is None:
         return None
-    if task.attempt >= MAX_ATTEMPTS:
-        _end(session, task.id, task.attempt, GradingTaskStatus.FAILED, error=_LOST)
+    if task.error is not None or task.attempt >= MAX_ATTEMPTS:
+        _end(session, task.id, task.attempt, GradingTaskStatus.FAILED, error=task.error or _LOST)
+        return None
+    if _gives_way(session, task.tenant_id, most_of_a_tenant):
+        session.execute(update(GradingTask).where(GradingTask.id == task.id).values(hinted_at=None))
         return None
     attempt = task.attempt + 1
     session.execute(
@@ -89,12 +95,15 @@ def fail(session: Session, claim: Claim, error: Mapping[str, Any]) -> bool:
 
 
 def withdraw(session: Session, task_id: GradingTaskId) -> None:
-    """Nobody waits any more: a worker that comes later has nothing to do. What is running goes on to its end."""
-    session.execute(
-        update(GradingTask)
-        .where(GradingTask.id == task_id, GradingTask.status == GradingTaskStatus.QUEUED)
-        .values(status=GradingTaskStatus.FAILED, error=_WITHDRAWN, finished_at=now())
-    )
+    """Nobody waits any more: a worker that comes later has nothing to do.
+
+    What is running goes on to its end; if that worker is lost, no other one begins.
+    """
+    mark = {"error": _WITHDRAWN, "request": _without_sources()}
+    of_status = update(GradingTask).where(GradingTask.id == task_id)
+    session.execute(of_status.where(GradingTask.status == GradingTaskStatus.RUNNING).values(mark))
+    ended = {"status": GradingTaskStatus.FAILED, "finished_at": now()}
+    session.execute(of_status.where(GradingTask.status == GradingTaskStatus.QUEUED).values(mark | ended))
 
 
 def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[GradingTaskId]:
@@ -116,9 +125,37 @@ def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence
 def forget(session: Session, *, older_than_s: float) -> int:
     """Delete the ended tasks whose answers nobody will ask for again; how many they were."""
     kept = [select(column).where(column == GradingTask.id).exists() for column in _REFERENCES]
-    old = GradingTask.finished_at < now() - timedelta(seconds=older_than_s)
+    old = is_older(older_than_s)
     query = delete(GradingTask).where(old, *(~named for named in kept)).returning(GradingTask.id)
     return len(session.scalars(query).all())
+
+
+def is_older(seconds: float) -> ColumnElement[bool]:
+    older: ColumnElement[bool] = GradingTask.finished_at < now() - timedelta(seconds=seconds)
+    return older
+
+
+def _gives_way(session: Session, tenant_id: TenantId, most: int) -> bool:
+    """Whether as many of the tenant's tasks run, and a task waits of a tenant of whom fewer run."""
+    running = dict(
+        session.execute(
+            select(GradingTask.tenant_id, func.count())
+            .where(GradingTask.status == GradingTaskStatus.RUNNING, GradingTask.lease_expires_at > now())
+            .group_by(GradingTask.tenant_id)
+        ).all()
+    )
+    if running.get(tenant_id, 0) < most:
+        return False
+    full = [tenant for tenant, count in running.items() if count >= most]
+    waiting = select(GradingTask.id).where(
+        GradingTask.status == GradingTaskStatus.QUEUED, GradingTask.tenant_id.not_in(full)
+    )
+    return session.scalar(select(waiting.exists())) is True
+
+
+def _without_sources() -> ColumnElement[Any]:
+    """The request without source and credentials that came with it: nobody will need them again."""
+    return GradingTask.request.op("-", return_type=JSONB())("sources")
 
 
 def _is_free() -> ColumnElement[bool]:
@@ -127,9 +164,16 @@ def _is_free() -> ColumnElement[bool]:
 
 
 def _end(
-    session: Session, task_id: GradingTaskId, attempt: int, status: GradingTaskStatus, **values: dict[str, Any]
+    session: Session,
+    task_id: GradingTaskId,
+    attempt: int,
+    status: GradingTaskStatus,
+    *,
+    answer: dict[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
 ) -> bool:
     """An attempt whose lease ran out may still end the task, as long as no other one has begun."""
+    said = {"answer": null() if answer is None else answer, "error": null() if error is None else dict(error)}
     ended = session.scalar(
         update(GradingTask)
         .where(
@@ -137,7 +181,7 @@ def _end(
             GradingTask.status == GradingTaskStatus.RUNNING,
             GradingTask.attempt == attempt,
         )
-        .values(status=status, finished_at=now(), lease_expires_at=None, **values)
+        .values(status=status, finished_at=now(), lease_expires_at=None, request=_without_sources(), **said)
         .returning(GradingTask.id)
     )
     return ended is not None

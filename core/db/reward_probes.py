@@ -1,49 +1,79 @@
-"""Reports on rewards: which tasks have probed a version, and on which data set."""
+"""Reports on rewards: which tasks have probed a version, as it is called, and on which data set."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from core.db import grading_tasks
 from core.db.models import GradingTask, RewardProbe
 from core.grading_tasks import GradingTaskKind, GradingTaskStatus, ProbeReward
 from core.ids import FileId, RewardVersionId, TenantId
+from core.reward_source import RewardForm
+
+_HOW = (GradingTask.request["form"].as_string(), GradingTask.request["entry_point"].as_string())
+"""How a probe called its version; null: as that says."""
 
 
-def add(session: Session, *, tenant_id: TenantId, version_id: RewardVersionId, file_id: FileId | None) -> GradingTask:
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A version of a reward, and how it is called: unset is as the version itself says."""
+
+    version_id: RewardVersionId
+    form: RewardForm | None = None
+    entry_point: str | None = None
+
+
+def add(session: Session, *, tenant_id: TenantId, called: Called, file_id: FileId | None) -> GradingTask:
     """Have the version probed on the data set."""
-    request = ProbeReward(version_id=version_id, file_id=file_id).model_dump(mode="json")
+    request = ProbeReward(
+        version_id=called.version_id, file_id=file_id, form=called.form, entry_point=called.entry_point
+    ).model_dump(mode="json")
     task = grading_tasks.add(session, tenant_id=tenant_id, kind=GradingTaskKind.PROBE_REWARD, request=request)
-    session.add(RewardProbe(task_id=task.id, version_id=version_id, file_id=file_id))
+    session.add(RewardProbe(task_id=task.id, version_id=called.version_id, file_id=file_id))
     session.flush()
     return task
 
 
-def find(session: Session, version_id: RewardVersionId, file_id: FileId | None) -> GradingTask | None:
-    """The newest probe of the version on exactly this data set."""
-    query = _of(version_id).where(RewardProbe.file_id.is_not_distinct_from(file_id))
+def find(session: Session, called: Called, file_id: FileId | None) -> GradingTask | None:
+    """The newest probe of the version, called like this, on exactly this data set."""
+    query = _of(called).where(RewardProbe.file_id.is_not_distinct_from(file_id))
     return session.scalars(query.limit(1)).first()
 
 
-def newest(session: Session, version_id: RewardVersionId) -> GradingTask | None:
+def newest(session: Session, called: Called) -> GradingTask | None:
     """The newest probe of the version, on whatever data set."""
-    return session.scalars(_of(version_id).limit(1)).first()
+    return session.scalars(_of(called).limit(1)).first()
 
 
-def newest_answers(session: Session, version_ids: Sequence[RewardVersionId]) -> dict[RewardVersionId, dict[str, Any]]:
-    """What the newest probe that has ended says of each version; those without one are left out."""
-    ended = (
-        select(func.max(GradingTask.id))
-        .join(RewardProbe)
-        .where(RewardProbe.version_id.in_(version_ids), GradingTask.status == GradingTaskStatus.DONE)
-        .group_by(RewardProbe.version_id)
+def newest_answer(session: Session, called: Called) -> dict[str, Any] | None:
+    """What the newest probe that has ended well says of the version."""
+    done = _of(called).where(GradingTask.status == GradingTaskStatus.DONE)
+    task = session.scalars(done.limit(1)).first()
+    return None if task is None else task.answer
+
+
+def forget_failed(session: Session, *, older_than_s: float) -> int:
+    """Let go of the probes that failed, the newest of a version on a data set apart; how many they were."""
+    newest = select(func.max(RewardProbe.task_id)).group_by(RewardProbe.version_id, RewardProbe.file_id, *_HOW)
+    newest = newest.join(GradingTask)
+    failed = select(GradingTask.id).where(
+        GradingTask.status == GradingTaskStatus.FAILED, grading_tasks.is_older(older_than_s)
     )
-    query = select(RewardProbe.version_id, GradingTask.answer).join(GradingTask).where(GradingTask.id.in_(ended))
-    return {version_id: answer for version_id, answer in session.execute(query) if answer is not None}
+    query = delete(RewardProbe).where(RewardProbe.task_id.in_(failed), RewardProbe.task_id.not_in(newest))
+    return len(session.scalars(query.returning(RewardProbe.task_id)).all())
 
 
-def _of(version_id: RewardVersionId) -> Select[GradingTask]:
-    newest_first = GradingTask.id.desc()
-    return select(GradingTask).join(RewardProbe).where(RewardProbe.version_id == version_id).order_by(newest_first)
+def _of(called: Called) -> Select[GradingTask]:
+    form, entry_point = _HOW
+    return (
+        select(GradingTask)
+        .join(RewardProbe)
+        .where(
+            RewardProbe.version_id == called.version_id,
+            form.is_not_distinct_from(called.form),
+            entry_point.is_not_distinct_from(called.entry_point),
+        )
+        .order_by(GradingTask.id.desc())
+    )

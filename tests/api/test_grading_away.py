@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from app.graders import tasks
 from cli.valkey import free_port
+from core.db import grading_tasks
 from core.db.models import GradingTask
 from core.db.session import Sessions
 from core.queue import GRADING_QUEUE, GRADING_TASK
@@ -116,11 +117,12 @@ class TestWithAWaitThatIsLong:
     def settings(self, settings: Settings) -> Settings:
         return settings.model_copy(update={"grader_wait_s": 5.0})
 
+    @pytest.mark.parametrize("limit", ["MAX_WAITING", "MAX_WAITING_OF_A_TENANT"])
     def test_waiting_requests_leave_room_for_others(
-        self, client: TestClient, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+        self, client: TestClient, sessions: Sessions, monkeypatch: pytest.MonkeyPatch, limit: str
     ) -> None:
-        """Sixteen may wait, here one: each holds a thread, and all of them together would be the whole server."""
-        monkeypatch.setattr(client.app.state.resources.grading, "_seats", tasks.BoundedSemaphore(1))
+        """Sixteen may wait, eight of one tenant, here one: each holds a thread; all together would be the server."""
+        monkeypatch.setattr(tasks, limit, 1)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(client.post, RUN, json=BODY)
             wait_until(lambda: all_tasks(sessions), what="the first request waits")
@@ -128,3 +130,17 @@ class TestWithAWaitThatIsLong:
             assert not waiting.done()
             assert (refused.status_code, error_of(refused)["code"]) == (503, "grading_busy")
             assert waiting.result().status_code == 503
+
+    def test_a_task_that_a_worker_has_begun_is_too_slow_and_not_a_worker_that_is_away(
+        self, client: TestClient, sessions: Sessions
+    ) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.post, RUN, json=BODY)
+            wait_until(lambda: all_tasks(sessions), what="the request waits")
+            (task,) = all_tasks(sessions)
+            with sessions.begin() as session:
+                assert grading_tasks.claim(session, task.id, ttl_s=60, most_of_a_tenant=1) is not None
+            error = error_of(waiting.result())
+        assert (error["code"], "PODIUM_GRADER_WAIT_S" in error["fix"]) == ("grading_too_slow", True)
+        (task,) = all_tasks(sessions)
+        assert (task.status, task.error["code"]) == ("running", "withdrawn")

@@ -42,8 +42,8 @@ def test_long_bars_are_drawn_to_scale():
 
 def test_group_sizes_say_which_is_the_jobs_and_which_is_only_extrapolated():
     shown = lines(ALWAYS, MIXED)
-    start = shown.index("group size     silent  completions per group with signal")
-    assert shown[start + 1] == "4                 50%  8       the job's"
+    start = shown.index("group size     silent  95 % interval  completions per group with signal")
+    assert shown[start + 1] == "4                 50%  9% to 91%      8       the job's"
     assert shown[start + 2].endswith("extrapolated")
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
+from core.recorded import Coverage, LeftOut, RecordedStep, notes_on
 from core.rescoring import (
     MOST_EXAMPLES,
     MOST_TEXT,
@@ -71,10 +72,11 @@ def test_pairs_that_one_version_alone_orders_are_told_apart():
     assert (report.ranks.newly_equal, report.ranks.newly_ordered) == (1, 1)
 
 
-def test_flat_is_exactly_equal():
-    almost = 0.1 + 0.2
-    report = compare([*group([0.3, 0.3], [0.3, almost]), *group([0, 1], [1, 1], number=1)], threshold=1.0)
+def test_flat_is_equal_as_the_trainer_compares():
+    equal_there, other = 0.1 + 0.2, 0.3 + 1e-6
+    report = compare([*group([0.3, equal_there], [0.3, other]), *group([0, 1], [1, 1], number=1)], threshold=1.0)
     assert (report.flat.share_old, report.flat.share_new) == (0.5, 0.5)
+    assert report.steps[0].silent_share_old == 0.5
     alone = compare(group([1, None], [None, None]), threshold=1.0)
     assert (alone.flat.groups_old, alone.flat.share_old) == (1, 1.0)
     assert (alone.flat.groups_new, alone.flat.share_new) == (0, None)
@@ -88,6 +90,8 @@ def test_errors_are_counted_and_never_scored():
     ]
     report = compare(ones, threshold=1.0, left_out=7)
     assert (report.rollouts, report.left_out, report.errors, report.no_answer) == (3, 7, 1, 1)
+    blanked = compare([regraded(1.0, None, other_error=True), *ones], threshold=1.0)
+    assert (blanked.errors, blanked.other_errors, blanked.no_answer) == (1, 1, 1)
     assert report.last_error == "ValueError: oh"
     assert (report.mean_old, report.mean_new) == (0.5, 0.0)
     assert report.verdicts.compared == 1
@@ -152,3 +156,29 @@ def test_steps_with_fewer_rollouts_count_as_what_they_are():
     assert choose_steps({1: 8, 2: 8, 3: 1}, 9) == [1, 3]
     assert choose_steps({1: 8, 2: 8, 3: 1}, 17) == [1, 2, 3]
     assert len(choose_steps(dict.fromkeys(range(100_000), 8), 1000)) == 125
+
+
+def recorded(share: float | None, groups: int) -> RecordedStep:
+    coverage = Coverage(rollouts=8, groups=4, recorded_rollouts=2 * groups + 1, recorded_groups=groups)
+    return RecordedStep(coverage=coverage, run_silent_share=share)
+
+
+def test_coverage_and_the_runs_own_silence_stand_beside_the_numbers():
+    report = compare(group([0, 1], [0, 1]), threshold=1.0, recorded={1: recorded(0.75, 1), 2: recorded(0.25, 0)})
+    assert report.coverage == Coverage(rollouts=16, groups=8, recorded_rollouts=4, recorded_groups=1)
+    assert (report.flat.share_old, report.flat.run_silent_share) == (0.0, 0.5)
+    first, second = report.steps
+    assert (first.run_silent_share, first.silent_share_old, first.coverage) == (0.75, 0.0, recorded(0, 1).coverage)
+    assert (second.step, second.rollouts, second.old, second.run_silent_share) == (2, 0, None, 0.25)
+
+
+def test_a_cut_record_and_what_was_left_out_are_said_in_words():
+    whole = Coverage(rollouts=8, groups=4, recorded_rollouts=8, recorded_groups=4)
+    assert notes_on(whole, LeftOut(), reads_batches=True) == []
+    cut, batch, left_out = notes_on(recorded(0.5, 1).coverage, LeftOut(in_cut_groups=1, no_time=6), reads_batches=True)
+    assert "of the recorded groups, 1 of 4" in cut
+    assert "recorded part of each" in batch
+    assert left_out == (
+        "Of the recorded rollouts 7 were left out: 1 in groups that are not on record whole, 6 for want of time."
+    )
+    assert len(notes_on(recorded(0.5, 1).coverage, LeftOut(evaluations=2), reads_batches=False)) == 2

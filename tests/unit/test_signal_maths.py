@@ -1,5 +1,6 @@
 """Flat groups and what to expect of other sizes: against figures worked out by hand, and laws that always hold."""
 
+import random
 from itertools import pairwise
 from math import comb
 
@@ -8,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.signal_report import FlatCause, FlatReason
+from core.verdict import wilson
 from worker.training.signal_maths import (
     SIZES,
     Group,
     Sample,
     estimate_sizes,
-    expected_silent_share,
     flat_causes,
     flat_probability,
     flat_reason,
+    mean_ci95,
     pass_rate_histogram,
+    silent_chances,
 )
 
 GRADES = st.sampled_from([0.0, 0.25, 1.0])
@@ -47,7 +50,8 @@ GROUPS = st.integers(2, 12).flatmap(
         ([], FlatReason.UNGRADED),
         ([1.0], FlatReason.SINGLE_GRADED),
         ([0.0, 1.0], None),
-        ([0.1 + 0.2, 0.3], None),
+        ([0.1 + 0.2, 0.3], FlatReason.ALL_EQUAL_PARTIAL),
+        ([0.3 + 1e-6, 0.3], None),
     ],
 )
 def test_a_group_is_flat_for_the_reason_that_its_rewards_show(rewards, reason):
@@ -82,17 +86,17 @@ def test_larger_groups_stay_flat_as_jeffreys_prior_expects():
 
 def test_the_share_of_the_probed_size_is_the_one_that_was_seen():
     groups = [group([1.0] * 4), group([0.0] * 4), group([0.0, 1.0, 1.0, 1.0]), group([None] * 4)]
-    assert expected_silent_share(groups, 4) == pytest.approx(2 / 3)
+    assert silent_chances(groups, 4) == [1, 1, 0]
 
 
 def test_where_half_was_not_graded_half_of_a_larger_group_would_not_be_either():
     """Two graded of four, both passed: a group of eight has four graded ones."""
     half = group([1.0, 1.0, None, None])
-    assert expected_silent_share([half], 8) == pytest.approx(flat_probability([1.0, 1.0], 4))
+    assert silent_chances([half], 8) == pytest.approx([flat_probability([1.0, 1.0], 4)])
 
 
 def test_nothing_is_expected_where_nothing_was_graded():
-    assert expected_silent_share([group([None, None])], 4) is None
+    assert silent_chances([group([None, None])], 4) == []
     assert estimate_sizes([group([None, None])], samples=2, num_generations=8) == ()
 
 
@@ -134,12 +138,40 @@ def test_shares_are_shares_and_fall_with_the_size(probed):
 
 
 @given(GROUPS)
+def test_every_size_has_an_interval_around_its_share_and_none_shrinks_to_a_point(probed):
+    size, groups = probed
+    for estimate in estimate_sizes(groups, samples=size, num_generations=size):
+        low, high = estimate.silent_share_ci95
+        assert 0 <= low <= estimate.silent_share + 1e-12 <= high + 1e-9 <= 1 + 1e-9
+        assert high - low > 0.1, "of six prompts at most, nothing is that sure"
+
+
+def test_an_interval_covers_the_true_share_of_prompts_as_often_as_it_says():
+    """Of a file whose prompts are silent by chance 0.05, 0.3, or surely: 30 drawn at random, again and again."""
+    draw, kinds = random.Random(7), [0.05, 0.05, 0.3, 1.0]
+    truth = sum(kinds) / len(kinds)
+    intervals = [mean_ci95(draw.choices(kinds, k=30)) for _ in range(400)]
+    assert sum(low <= truth <= high for low, high in intervals) >= 0.95 * 400
+
+
+def test_beyond_the_probed_size_an_interval_reaches_as_high_as_that_sizes_own():
+    """However often prompts that were always solved really are: larger groups are not silent more often."""
+    groups = [group([1.0] * 4)] * 6 + [group([0.0, 1.0, 0.0, 1.0])] * 6
+    probed, larger = estimate_sizes(groups, samples=4, num_generations=4)[:2]
+    assert (probed.silent_share_ci95, probed.num_generations) == (wilson(6, 12), 4)
+    assert larger.silent_share_ci95[1] == probed.silent_share_ci95[1]
+    assert larger.silent_share_ci95[0] < probed.silent_share_ci95[0]
+
+
+@given(GROUPS)
 def test_the_probed_size_gives_back_the_share_of_flat_groups(probed):
     size, groups = probed
     graded = [one.rewards for one in groups if one.rewards]
     flat = [flat_reason(rewards, 1.0) is not None for rewards in graded]
-    if graded:
-        assert expected_silent_share(groups, size) == pytest.approx(sum(flat) / len(flat))
+    assert silent_chances(groups, size) == flat
+    estimates = estimate_sizes(groups, samples=size, num_generations=size)
+    own = [estimate.silent_share_ci95 for estimate in estimates if estimate.num_generations == size]
+    assert own == ([wilson(sum(flat), len(flat))] if flat else [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.integers(1, 64)).filter(lambda pair: pair[0] <= pair[1]), max_size=50))

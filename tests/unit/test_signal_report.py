@@ -10,8 +10,10 @@ from core.settings import CHECKOUT
 from core.signal_report import AdviceCode, FlatCause, FlatReason, SignalReport, json_schema
 from core.spec import BuiltinReward, Gate
 from tests.factories import make_reward, make_spec
-from tests.signal_reports import ALWAYS, HALF, MIXED, NEVER, hyperparameters, make_report
+from tests.signal_reports import ALWAYS, HALF, MIXED, NEVER, SAMPLES, hyperparameters, make_report, settle
 from worker.grading.grades import Grade, GradeOutcome
+from worker.training.failures import GradingUnreliable
+from worker.training.rewards import GradingWatch
 
 
 def advice(report: SignalReport) -> dict[AdviceCode, str]:
@@ -74,9 +76,69 @@ def test_where_nothing_was_graded_the_errors_are_the_result():
     assert "KeyError: 'answer'" in only.message
 
 
+GATED = make_spec(
+    hyperparameters=hyperparameters(), rewards=(make_reward("tags"), make_reward("parse", gate=Gate(reward="tags")))
+)
+
+
+def gated(*, without_tags: float) -> tuple[list[float | None], dict[str, list[Grade]]]:
+    """Rewards, and what terms said: 4 of 20 have tags; on the others, which `tags` gives so much, `parse` raises."""
+    scored = Grade(GradeOutcome.SCORED, 1.0)
+    tags = [scored, *[Grade(GradeOutcome.SCORED, without_tags)] * 4] * 4
+    parse = [scored, *[Grade(GradeOutcome.USER_ERROR, message="ValueError: no tags")] * 4] * 4
+    others = without_tags if without_tags < 1 else None
+    return [2.0, *[others] * 4] * 4, {"tags": tags, "parse": parse}
+
+
+def gated_report(rewards: list[float | None], grades: dict[str, list[Grade]]) -> SignalReport:
+    groups = [rewards[start : start + SAMPLES] for start in range(0, len(rewards), SAMPLES)]
+    return make_report(*groups, spec=GATED, grades=grades)
+
+
+def test_errors_behind_a_closed_gate_cost_nothing_and_are_told_as_information():
+    rewards, grades = gated(without_tags=0.0)
+    GradingWatch(GATED.grading).check(settle(grades, rewards, GATED), step=1)
+    report = gated_report(rewards, grades)
+    assert (report.failed, report.ungraded) == (0, 0)
+    (parse,) = (reward for reward in report.rewards if reward.name == "parse")
+    assert (parse.user_errors, parse.blanked) == (16, 0)
+    found = {one.code: one for one in report.advice}
+    assert AdviceCode.GRADING_ERRORS not in found
+    assert found[AdviceCode.GATED_ERRORS].severity == "info"
+    assert found[AdviceCode.GATED_ERRORS].message == (
+        "`parse` failed on 16 of 20 completions to which its gate was closed: that costs no completion its reward. "
+        "ValueError: no tags."
+    )
+    assert AdviceCode.GOOD_TO_GO in found
+
+
+def test_errors_behind_an_open_gate_pause_the_job_by_its_own_rule():
+    rewards, grades = gated(without_tags=1.0)
+    with pytest.raises(GradingUnreliable, match="16 of 20 rollouts"):
+        GradingWatch(GATED.grading).check(settle(grades, rewards, GATED), step=1)
+    report = gated_report(rewards, grades)
+    assert (report.failed, report.ungraded) == (16, 16)
+    (worst,) = (one for one in report.advice if one.code is AdviceCode.GRADING_ERRORS)
+    assert worst.severity == "error"
+    assert worst.message.startswith("16 of 20 completions could not be graded. `parse`: ValueError: no tags. The job ")
+    assert not {AdviceCode.GATED_ERRORS, AdviceCode.GOOD_TO_GO} & advice(report).keys()
+
+
+def test_what_several_terms_failed_on_is_counted_once_and_all_of_it():
+    """One fails on the first half, one on the second: no term fails on more than half, the job on everything."""
+    spec = make_spec(hyperparameters=hyperparameters(), rewards=(make_reward("a"), make_reward("b")))
+    fine, broken = Grade(GradeOutcome.SCORED, 1.0), Grade(GradeOutcome.USER_ERROR, message="KeyError: 'x'")
+    grades = {"a": [fine, fine, broken, broken], "b": [broken, broken, fine, broken]}
+    report = make_report([None] * 4, spec=spec, grades=grades)
+    assert (report.failed, [reward.blanked for reward in report.rewards]) == (4, [2, 3])
+    assert report.advice[0].message.startswith("4 of 4 completions could not be graded.")
+
+
 def test_a_job_with_signal_is_good_to_go():
     report = make_report(*[MIXED] * 9, ALWAYS)
-    assert advice(report)[AdviceCode.GOOD_TO_GO] == "90% of the groups carry signal: enough to train on."
+    assert advice(report)[AdviceCode.GOOD_TO_GO] == (
+        "90% of the groups carry signal (95 % interval 60% to 98%): enough to train on."
+    )
     assert AdviceCode.TOO_EASY not in advice(report)
 
 

@@ -1,5 +1,7 @@
 """The grading worker's own life: what it loads, what it survives, and what becomes of a task when it does not."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,26 +12,33 @@ import psutil
 import pytest
 import redis
 from billiard.exceptions import SoftTimeLimitExceeded
-from sqlalchemy import update
+from billiard.pool import SIG_SOFT_TIMEOUT, soft_timeout_sighandler
+from sqlalchemy import event, update
+from sqlalchemy.orm import Session
 
 from core import keys
+from core.builtin_rewards.catalogue import parse_builtin
 from core.db import files, grading_tasks, reward_probes, rewards
 from core.db.models import File, GradingTask, now
-from core.grading_tasks import GradingTaskKind, GradingTaskStatus, RunGrader
+from core.db.reward_probes import Called
+from core.grading_tasks import GraderRan, GradingTaskKind, GradingTaskStatus, RunGrader
 from core.ids import FileId, GradingTaskId, new_file_id
 from core.queue import GRADING_QUEUE, GRADING_TASK, hint_message
 from core.reward_report import ProbeReport
 from core.rows import FileFormat
 from core.settings import CHECKOUT, Settings
+from core.spec import BuiltinReward
 from tests.factories import REWARD_SOURCE, TENANT, make_reward
 from tests.polling import wait_until
 from tests.servers.grading_worker import running_grading_worker
 from tests.worker.workshop import Workshop, is_running
+from worker import leftovers
 from worker.dispatcher import HintQueue, dispatch_grading
 from worker.grading_tasks import data
-from worker.grading_tasks.answer import HARD_LIMIT_S, LEASE_S, SOFT_LIMIT_S, answer
+from worker.grading_tasks.answer import HARD_LIMIT_S, LAST_WORDS_S, LEASE_S, SOFT_LIMIT_S, answer
 from worker.grading_tasks.context import Workplace
 from worker.grading_tasks.tasks import grade
+from worker.grading_tasks.temporary import PREFIX
 from worker.main import make_celery
 
 HANGS = "import time\ndef reward(completion, answer):\n    while True:\n        time.sleep(0.01)\n"
@@ -165,7 +174,57 @@ def test_a_task_that_takes_too_long_fails_with_what_to_do(workshop, monkeypatch)
 
 def test_it_gives_up_before_it_is_killed_and_is_killed_before_another_may_begin():
     assert (grade.soft_time_limit, grade.time_limit) == (SOFT_LIMIT_S, HARD_LIMIT_S)
-    assert SOFT_LIMIT_S < HARD_LIMIT_S < LEASE_S
+    assert SOFT_LIMIT_S < LAST_WORDS_S < HARD_LIMIT_S < LEASE_S
+
+
+def test_a_task_that_will_be_killed_says_why_and_is_not_begun_again(workshop, monkeypatch):
+    def hangs(request, context):
+        wait_for(workshop, task_id, GradingTaskStatus.FAILED)
+        return {"too": "late"}
+
+    monkeypatch.setattr("worker.grading_tasks.answer.HANDLERS", {GradingTaskKind.RUN_GRADER: hangs})
+    monkeypatch.setattr("worker.grading_tasks.answer.LAST_WORDS_S", 0.1)
+    task_id = trial(workshop)
+    answer(task_id, Workplace(workshop.sessions, workshop.store))
+    task = read(workshop, task_id)
+    assert (task.error["code"], task.answer) == ("grading_timed_out", None)
+
+
+@pytest.fixture
+def soft_limit() -> Iterator[None]:
+    """The handler of Celery's pool children."""
+    before = signal.signal(SIG_SOFT_TIMEOUT, soft_timeout_sighandler)
+    yield
+    signal.signal(SIG_SOFT_TIMEOUT, before)
+
+
+def test_a_limit_that_rings_while_the_answer_is_written_does_not_lose_it(workshop, soft_limit):
+    task_id, rung = trial(workshop), []
+
+    def ring(session: Session) -> None:
+        rung.append(os.kill(os.getpid(), SIG_SOFT_TIMEOUT))
+
+    event.listen(workshop.sessions, "before_commit", ring)
+    answer(task_id, Workplace(workshop.sessions, workshop.store))
+    event.remove(workshop.sessions, "before_commit", ring)
+    assert len(rung) == 2, "at the claim, and at the answer"
+    assert read(workshop, task_id).status.is_final
+
+
+def test_what_a_killed_pool_child_has_left_is_swept(workshop, grading, send, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / f"{PREFIX}of-another-day").mkdir()
+    with running_grading_worker(grading, tmp_path / "grading.log", concurrency=1) as worker:
+        (left,) = tmp_path.glob(f"{PREFIX}*")
+        lost = trial(workshop, HANGS)
+        send(lost)
+        wait_until(lambda: any(left.rglob("exact.py")), what="source in the child's folder")
+        (child,) = worker.children()
+        child.kill()
+        wait_until(lambda: not left.exists(), what="the next child has removed it")
+        wait_until(lambda: any(tmp_path.glob(f"{PREFIX}*")), what="the next child has a folder")
+        (of_next,) = tmp_path.glob(f"{PREFIX}*")
+        assert leftovers.is_held(of_next)
 
 
 def test_a_fault_of_ours_fails_the_task_and_not_the_worker(workshop):
@@ -174,6 +233,21 @@ def test_a_fault_of_ours_fails_the_task_and_not_the_worker(workshop):
         session.execute(update(GradingTask).where(GradingTask.id == task_id).values(request={"what": "?"}))
     answer(task_id, Workplace(workshop.sessions, workshop.store))
     assert read(workshop, task_id).error["code"] == "grading_broke"
+
+
+def test_all_terms_share_the_time_that_somebody_waits(workshop):
+    slow = parse_builtin({"builtin": "code_tests", "column": "tests"})
+    terms = (BuiltinReward(name="tests", weight=1.0, parameters=slow), make_reward(source=REWARD_SOURCE))
+    item = {"answer": "4", "tests": ["assert True"] * 100}
+    asked = RunGrader(terms=terms, sources={"exact": REWARD_SOURCE}, item=item, sample="while True: pass", within_s=2.0)
+    with workshop.sessions.begin() as session:
+        request = asked.model_dump(mode="json")
+        task_id = grading_tasks.add(session, tenant_id=TENANT, kind=GradingTaskKind.RUN_GRADER, request=request).id
+    answer(task_id, Workplace(workshop.sessions, workshop.store))
+    ran = GraderRan.model_validate(read(workshop, task_id).answer)
+    assert ran.reward is None
+    assert {(grade.outcome, grade.timed_out) for grade in ran.grades.values()} == {("infrastructure_error", True)}
+    assert all(str(grade.message).startswith("not tried") for grade in ran.grades.values())
 
 
 def test_a_task_leaves_no_source_behind(workshop, monkeypatch, tmp_path):
@@ -207,7 +281,7 @@ def probe(workshop: Workshop, file_id: FileId | None) -> GradingTask:
     with workshop.sessions.begin() as session:
         reward = rewards.add(session, tenant_id=TENANT, name="exact")
         version = rewards.add_version(session, reward.id, source=REWARD_SOURCE, sha256="0" * 64, entry=entry)
-        task_id = reward_probes.add(session, tenant_id=TENANT, version_id=version.id, file_id=file_id).id
+        task_id = reward_probes.add(session, tenant_id=TENANT, called=Called(version.id), file_id=file_id).id
     answer(task_id, Workplace(workshop.sessions, workshop.store))
     return read(workshop, task_id)
 

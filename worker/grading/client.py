@@ -3,10 +3,11 @@
 Reward code runs in a process of its own (`worker.grading.process` says what that protects from, and what not).
 """
 
+import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,11 +32,12 @@ ALARM_GRACE_S = 0.25
 
 _BATCH_DEADLINES = 3
 """What a call of `grade` takes at most."""
-_NOT_TRIED = Grade(
+NOT_TRIED = Grade(
     GradeOutcome.INFRASTRUCTURE_ERROR,
     message="not tried: the time of its batch was used up by others",
     timed_out=True,
 )
+"""Of a rollout that there was no time for."""
 
 
 class GraderFailed(ServiceError):
@@ -45,6 +47,29 @@ class GraderFailed(ServiceError):
     default_fix = "Load the reward's file with Python by itself: importing it must end, and quickly."
 
 
+class GraderNotStarted(GraderFailed):
+    """There is no grading process: the machine's fault, and nothing is known about the reward."""
+
+    code = "grader_not_started"
+    status = 503
+    type = "server_error"
+    default_fix = "Try again. If it stays, look at the worker's machine: descriptors, processes, memory."
+
+
+class _NotStartedError(ProcessBrokenError):
+    """As `GraderNotStarted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Of one call of `grade`: whichever comes first."""
+
+    asked_s: float
+    """Of the time in which the process had a request, starts apart."""
+    until: float
+    """Of the monotonic clock, starts included."""
+
+
 class Grader:
     """One reward in one grading process; a context manager, for one thread.
 
@@ -52,7 +77,7 @@ class Grader:
     function of a whole batch gets it whole, and up to two batch deadlines. What crashes the process is tried once more
     as it is, then, as what passes its deadline, one rollout at a time, so that only the rollouts at fault get
     `infrastructure_error`. A call of `grade` takes at most three batch deadlines, beside restarts: less than the
-    supervisor's watchdog takes for a hang. What has not been graded by then is not tried.
+    supervisor's watchdog takes for a hang. What has not been graded by then, or by `until`, is not tried.
     """
 
     _what = "reward"
@@ -89,7 +114,10 @@ class Grader:
         self._prepare()
         self._folder = tempfile.TemporaryDirectory(prefix="podium-grader-", ignore_cleanup_errors=True)
         try:
-            self._process = self._start()
+            self._process = self._start(self._load_deadline_s)
+        except _NotStartedError as error:
+            self.close()
+            raise GraderNotStarted(f"The {self._what} cannot be loaded: {error}.") from error
         except ProcessBrokenError as error:
             self.close()
             message = f"Loading the {self._what} failed: {error}. {self.output.text()[-2000:]}".strip()
@@ -119,13 +147,17 @@ class Grader:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
-        """One grade per rollout, in order. Never raises for what reward code does."""
+    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0, until: float | None = None) -> list[Grade]:
+        """One grade per rollout, in order. Never raises for what reward code does.
+
+        `until`: of the monotonic clock; restarts of the process count, too. What was not tried by then says so.
+        """
         grades: list[Grade] = []
-        end_s = self._asked_s + _BATCH_DEADLINES * self._batch_deadline_s
+        asked_s = self._asked_s + _BATCH_DEADLINES * self._batch_deadline_s
+        end = _End(asked_s, math.inf if until is None else until)
         size = max(1, self._rollouts_at_once(len(rollouts)))
         for start in range(0, len(rollouts), size):
-            grades += self._grade_part(rollouts[start : start + size], step, end_s)
+            grades += self._grade_part(rollouts[start : start + size], step, end)
         return grades
 
     def _rollouts_at_once(self, count: int) -> int:
@@ -133,32 +165,31 @@ class Grader:
             return count
         return int(self._batch_deadline_s / self._item_deadline_s)
 
-    def _grade_part(self, rollouts: Sequence[Rollout], step: int, end_s: float) -> list[Grade]:
+    def _grade_part(self, rollouts: Sequence[Rollout], step: int, end: _End) -> list[Grade]:
         items_s = len(rollouts) * self._item_deadline_s + ALARM_GRACE_S
         deadline_s = min(max(self._batch_deadline_s, items_s), (_BATCH_DEADLINES - 1) * self._batch_deadline_s)
         is_alone = len(rollouts) == 1
-        answer = self._try(rollouts, step, deadline_s, end_s)
-        if isinstance(answer, Grade) and (is_alone or not answer.timed_out) and self._asked_s < end_s:  # once more
-            answer = self._try(rollouts, step, deadline_s, end_s)
+        answer = self._try(rollouts, step, deadline_s, end)
+        if isinstance(answer, Grade) and (is_alone or not answer.timed_out) and self._left_s(end) > 0:  # once more
+            answer = self._try(rollouts, step, deadline_s, end)
         if isinstance(answer, list):
             return answer
-        return [answer] if is_alone else self._grade_one_by_one(rollouts, step, end_s)
+        return [answer] if is_alone else self._grade_one_by_one(rollouts, step, end)
 
-    def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int, end_s: float) -> list[Grade]:
+    def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int, end: _End) -> list[Grade]:
         grades: list[Grade] = []
         for rollout in rollouts:
-            answer = self._try([rollout], step, self._item_deadline_s + ALARM_GRACE_S, end_s)
+            answer = self._try([rollout], step, self._item_deadline_s + ALARM_GRACE_S, end)
             grades += answer if isinstance(answer, list) else [answer]
         return grades
 
-    def _try(self, rollouts: Sequence[Rollout], step: int, deadline_s: float, end_s: float) -> list[Grade] | Grade:
+    def _try(self, rollouts: Sequence[Rollout], step: int, deadline_s: float, end: _End) -> list[Grade] | Grade:
         """One grade each, or the one grade of what broke the process."""
-        deadline_s = min(deadline_s, end_s - self._asked_s)
-        if deadline_s <= 0:
-            return _NOT_TRIED
         before_s = self._asked_s
         try:
-            return self._ask(rollouts, step, deadline_s)
+            process = self._running(end)
+            deadline_s = min(deadline_s, self._left_s(end))
+            return NOT_TRIED if process is None or deadline_s <= 0 else self._ask(process, rollouts, step, deadline_s)
         except ProcessBrokenError as error:
             seconds = self._asked_s - before_s
             output = self.output.text()[-2000:]  # Python writes there where it crashed
@@ -170,8 +201,11 @@ class Grader:
                 timed_out=seconds >= deadline_s,
             )
 
-    def _ask(self, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade]:
-        process, started = self._running(), time.monotonic()
+    def _left_s(self, end: _End) -> float:
+        return min(end.asked_s - self._asked_s, end.until - time.monotonic())
+
+    def _ask(self, process: GradingProcess, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade]:
+        started = time.monotonic()
         request = {
             "kind": "grade",
             "step": step,
@@ -195,20 +229,30 @@ class Grader:
         passed_s = time.monotonic() - started
         return [read_grade(grade, passed_s) for grade in grades]
 
-    def _running(self) -> GradingProcess:
+    def _running(self, end: _End) -> GradingProcess | None:
+        """Started again if need be; None when the time is over by then."""
+        if self._left_s(end) <= 0:
+            return None
         if self._process is None:
             self.restarts += 1
             try:
-                self._process = self._start()
+                self._process = self._start(min(self._load_deadline_s, end.until - time.monotonic()))
             except InvalidReward as error:
                 raise ProcessBrokenError(f"the reward could be loaded before, but not again: {error}") from error
+            except ProcessBrokenError:
+                if self._left_s(end) <= 0:
+                    return None
+                raise
         return self._process
 
-    def _start(self) -> GradingProcess:
+    def _start(self, load_deadline_s: float) -> GradingProcess:
         assert self._folder is not None, "enter the grader first"
-        process = GradingProcess(Path(self._folder.name), self.output)
         try:
-            _check_loaded(process.ask(self._load_request(), self._load_deadline_s))
+            process = GradingProcess(Path(self._folder.name), self.output)
+        except ProcessBrokenError as error:
+            raise _NotStartedError(str(error)) from error
+        try:
+            _check_loaded(process.ask(self._load_request(), load_deadline_s))
         except BaseException:
             process.close()
             raise

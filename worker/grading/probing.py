@@ -17,17 +17,20 @@ from core.errors import InvalidReward, Problem, ServiceError
 from core.reward_report import Columns, Flag, FlagCode, FlagLevel, MissingColumn, ProbeReport, status_of
 from core.reward_source import RewardEntry, RewardForm, bind, sources
 from core.rows import Row
-from worker.grading.client import Grader, GraderFailed
+from worker.grading.client import Grader, GraderFailed, GraderNotStarted
 from worker.grading.probe_flags import flags_of, in_order
 from worker.grading.probe_results import seen_of
 from worker.grading.probe_runs import Prober, Runs
 from worker.grading.terms import BuiltinGrader
+from worker.grading.values import storable
 
 MOST_ROWS = 8
 MOST_ITEM_S = 5.0
 """What a completion may take, as in a job; less where the whole probe has less than eight times that."""
 _LEAST_ITEM_S = 0.05
 _OUTPUT_CHARS = 4_000
+_LOAD_ERROR_CHARS = 4_000
+_FLAG_CHARS = 500
 _NOWHERE = 0
 """The line of a row that was made up."""
 
@@ -86,16 +89,30 @@ def probe_source(
 ) -> ProbeReport:
     """The same for a source that is not loaded yet; one that does not load has a report too.
 
-    Raises `SandboxUnavailable`: then nothing is known about the reward.
+    What crashes or hangs while it is loaded is tried once more. Raises `SandboxUnavailable` and `GraderNotStarted`:
+    then nothing is known about the reward.
     """
     started = time.monotonic()
+    how: dict[str, Any] = {"entry_point": entry_point, "form": form}
     try:
-        with make_grader(source, entry_point=entry_point, form=form, deadline_s=deadline_s) as grader:
-            left_s = deadline_s - (time.monotonic() - started)
-            report = probe(grader, rows, deadline_s=left_s, reserve_s=longest_call_s(deadline_s))
+        try:
+            report = _probe_loaded(source, rows, how, deadline_s)
+        except GraderNotStarted:
+            raise
+        except GraderFailed:
+            report = _probe_loaded(source, rows, how, deadline_s - (time.monotonic() - started))
+    except GraderNotStarted:
+        raise
     except (InvalidReward, GraderFailed) as error:
         return _unloadable(error, time.monotonic() - started)
     return report.model_copy(update={"seconds": time.monotonic() - started})
+
+
+def _probe_loaded(source: Path, rows: Sequence[Row], how: Mapping[str, Any], deadline_s: float) -> ProbeReport:
+    started = time.monotonic()
+    with make_grader(source, **how, deadline_s=deadline_s) as grader:
+        left_s = deadline_s - (time.monotonic() - started)
+        return probe(grader, rows, deadline_s=left_s, reserve_s=longest_call_s(deadline_s))
 
 
 def make_grader(source: Path, *, entry_point: str | None, form: RewardForm | None, deadline_s: float) -> Grader:
@@ -188,6 +205,14 @@ def _report(started: float, grader: Prober, flags: tuple[Flag, ...], **fields: A
 def _unloadable(error: ServiceError, seconds: float) -> ProbeReport:
     said = "\n".join(problem.message for problem in error.problems) or error.message
     fix = error.fix or "Load the file with Python by itself, and correct what it raises."
-    message = f"{said.splitlines()[0]}."
+    said = storable(said if len(said) <= _LOAD_ERROR_CHARS else f"{said[: _LOAD_ERROR_CHARS - 4]} ...")
+    message = f"{said.splitlines()[0][:_FLAG_CHARS]}."
     flag = Flag(code=FlagCode.DOES_NOT_LOAD, level=FlagLevel.ERROR, message=message, fix=fix)
-    return ProbeReport(status=status_of([flag]), loads=False, load_error=said, flags=(flag,), seconds=seconds)
+    return ProbeReport(
+        status=status_of([flag]),
+        loads=False,
+        load_error=said,
+        load_raised=isinstance(error, InvalidReward),
+        flags=(flag,),
+        seconds=seconds,
+    )

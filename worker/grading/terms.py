@@ -13,15 +13,26 @@ from worker.grading.client import Grader
 from worker.grading.rules import GradingRules
 
 AnyGrader = Grader | HttpGrader | CodeTestsGrader
+DEADLINE_S = 60.0
+"""Of a run, to load a reward and to grade a batch."""
 
 
-def grader_of(term: RewardTerm, source: Path) -> AnyGrader | None:
+def grader_of(
+    term: RewardTerm, source: Path, *, batch_deadline_s: float = DEADLINE_S, load_deadline_s: float = DEADLINE_S
+) -> AnyGrader | None:
     """To be entered. None for a formula, which `worker.grading.gates` computes.
 
-    `source`: where the run directory keeps the term's source, or its credentials (JSON).
+    `source`: where the run directory keeps the term's source, or its credentials (JSON). The deadlines are those of
+    what runs in a grading process; the others have their own, and all keep to `until` of `grade`.
     """
     if not isinstance(term, BuiltinReward):
-        return Grader(source, entry_point=term.entry_point, form=term.form)
+        return Grader(
+            source,
+            entry_point=term.entry_point,
+            form=term.form,
+            batch_deadline_s=batch_deadline_s,
+            load_deadline_s=load_deadline_s,
+        )
     match term.parameters:
         case FormulaReward():
             return None
@@ -32,7 +43,7 @@ def grader_of(term: RewardTerm, source: Path) -> AnyGrader | None:
         case CodeTests() as parameters:
             return CodeTestsGrader(parameters)
         case parameters:
-            return BuiltinGrader(parameters)
+            return BuiltinGrader(parameters, batch_deadline_s=batch_deadline_s, load_deadline_s=load_deadline_s)
 
 
 class BuiltinGrader(Grader):
@@ -41,8 +52,10 @@ class BuiltinGrader(Grader):
     _what = "built-in reward"
     _fix = "Ask the operator to run `podium doctor` on the worker."
 
-    def __init__(self, parameters: Builtin) -> None:
-        super().__init__(Path())
+    def __init__(
+        self, parameters: Builtin, *, batch_deadline_s: float = DEADLINE_S, load_deadline_s: float = DEADLINE_S
+    ) -> None:
+        super().__init__(Path(), batch_deadline_s=batch_deadline_s, load_deadline_s=load_deadline_s)
         self._parameters = parameters
 
     def _prepare(self) -> None:

@@ -5,8 +5,8 @@ the machine or the data is at fault. A reward that does not load is an answer.
 """
 
 import sys
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 from core.errors import ServiceError
 from core.logging import configure_logging
-from core.reward_report import ProbeReport
+from core.reward_report import FIRST_ROWS, ProbeReport
 from core.reward_source import RewardForm
 from core.rows import Row, detect_format, read_rows
-from worker.grading.grades import Grade, Rollout
+from worker.grading.client import Grader
+from worker.grading.grades import Rollout
 from worker.grading.probe_inputs import token_ids
 from worker.grading.probing import make_grader, probe_source, synthetic_rows
 
@@ -31,7 +32,7 @@ class Strict(BaseModel):
 class Request(Strict):
     source: Path
     data: Path | None = None
-    rows: int = 8
+    rows: int = FIRST_ROWS
     """How many of the data's first rows are used."""
     entry_point: str | None = None
     form: RewardForm | None = None
@@ -82,9 +83,8 @@ def try_reward(request: Request) -> Answer:
         return Answer(report=report)
     with make_grader(request.source, **how) as grader:
         used = (rows or synthetic_rows(grader.entry))[: request.graded_rows]
-        pairs = [(text, row) for text in request.completions for row in used]
-        grades = grader.grade([Rollout(row.prompt, text, token_ids(text), row.columns) for text, row in pairs])
-        return Answer(report=report, completions=_graded(pairs, grades), output=grader.output.text())
+        completions = tuple(chain.from_iterable(_graded(grader, part) for part in _parts(grader, request, used)))
+        return Answer(report=report, completions=completions, output=grader.output.text())
 
 
 class _Error(Strict):
@@ -105,7 +105,19 @@ def _read(data: Path | None, count: int) -> list[Row]:
     return list(islice(read_rows(data, detect_format(data.name, head)), count))
 
 
-def _graded(pairs: Sequence[tuple[str, Row]], grades: Sequence[Grade]) -> tuple[GradedCompletion, ...]:
+def _parts(grader: Grader, request: Request, rows: Sequence[Row]) -> Iterator[list[tuple[str, Row]]]:
+    """What goes into one call: a call's time is short, and all in one would leave none to the last.
+
+    A function of a whole batch gets all completions of a row; the others are called for one.
+    """
+    if grader.entry.form is RewardForm.TRL:
+        yield from ([(text, row) for text in request.completions] for row in rows)
+    else:
+        yield from ([(text, row)] for text in request.completions for row in rows)
+
+
+def _graded(grader: Grader, pairs: Sequence[tuple[str, Row]]) -> tuple[GradedCompletion, ...]:
+    grades = grader.grade([Rollout(row.prompt, text, token_ids(text), row.columns) for text, row in pairs])
     return tuple(
         GradedCompletion(
             completion=text,

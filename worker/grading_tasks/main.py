@@ -7,12 +7,13 @@ pool children, forked from a parent that has loaded everything, begin a task wit
 from typing import Any
 
 import structlog
-from celery.signals import worker_init
+from celery.signals import worker_init, worker_process_init
 
 from core.errors import ServiceError
 from core.queue import GRADING_QUEUE, GRADING_TASK
 from core.settings import get_settings
 from worker.grading.sandbox import find_sandbox
+from worker.grading_tasks import temporary
 from worker.main import make_celery
 
 log = structlog.get_logger()
@@ -37,3 +38,16 @@ def _look_for_the_sandbox(**_: Any) -> None:
         find_sandbox()
     except ServiceError as error:
         log.warning("sandbox_unavailable", reason=error.message, fix=error.fix)
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _sweep(**_: Any) -> None:
+    """What a worker before this one has left."""
+    temporary.sweep()
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _hold_a_folder(**_: Any) -> None:
+    """In each pool child. One that takes the place of a killed one removes what that has left."""
+    temporary.sweep()
+    temporary.hold_folder()

@@ -8,12 +8,12 @@ from core.db import files, rewards
 from core.db.models import File, RewardVersion
 from core.errors import NotFound
 from core.grading_tasks import ProbeReward
+from core.reward_report import FIRST_ROWS
 from core.reward_source import RewardEntry
 from worker.grading.probing import probe_source
 from worker.grading_tasks.context import Context
 from worker.grading_tasks.data import first_rows
 
-ROWS = 32
 SPARE_S = 10.0
 """Of the task's time, for fetching the rows and for ending."""
 
@@ -30,12 +30,18 @@ class ProbedThingGone(NotFound):
 def handle(request: dict[str, Any], context: Context) -> dict[str, Any]:
     asked = ProbeReward.model_validate(request)
     version, file = _look_up(asked, context)
-    rows = () if file is None else first_rows(context.place.store, file, context.folder, count=ROWS)
+    rows = () if file is None else first_rows(context.place.store, file, context.folder, count=FIRST_ROWS)
     source = context.folder / "reward.py"
     source.write_text(version.source, encoding="utf-8")
     entry = _ENTRY.validate_python(version.entry)
     deadline_s = context.time_s - SPARE_S
-    report = probe_source(source, rows, entry_point=entry.name, form=entry.form, deadline_s=deadline_s)
+    report = probe_source(
+        source,
+        rows,
+        entry_point=asked.entry_point or entry.name,
+        form=asked.form or entry.form,
+        deadline_s=deadline_s,
+    )
     return report.model_dump(mode="json")
 
 

@@ -1,5 +1,9 @@
-"""`run_grader`: one sample, graded by the terms of a grader as a job's rollouts would be."""
+"""`run_grader`: one sample, graded by the terms of a grader as a job's rollouts would be.
 
+All terms share the time that whoever asked waits: what has no answer by then says so, and is no number.
+"""
+
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,16 +12,19 @@ from core.db import rewards
 from core.errors import InvalidReward, NotFound
 from core.grading_tasks import GraderRan, RunGrader, TermGrade
 from core.rows import PROMPT_COLUMNS
-from core.spec import PinnedReward, RewardTerm
-from worker.grading.client import Grader, GraderFailed
+from core.spec import RewardTerm
+from worker.grading.client import NOT_TRIED, GraderFailed
 from worker.grading.gates import Settlement
 from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
 from worker.grading.terms import AnyGrader, grader_of
 from worker.grading_tasks.context import Context
 
-ITEM_DEADLINE_S = 5.0
-"""As in a run; the other deadlines are shorter than there, because somebody waits."""
+WAIT_SHARE = 0.85
+"""Of the time that somebody waits; the rest is for the way there and back."""
+SPARE_S = 10.0
+"""Of the task's time, for ending."""
 BATCH_DEADLINE_S = 5.3
+"""For one completion, which may take 5 s as in a run; shorter than there, because somebody waits."""
 LOAD_DEADLINE_S = 8.0
 OUTPUT_CHARS = 4000
 
@@ -31,12 +38,13 @@ class RewardVersionGone(NotFound):
 def handle(request: dict[str, Any], context: Context) -> dict[str, Any]:
     asked = RunGrader.model_validate(request)
     rollout = None if asked.sample is None else _rollout(asked.item, asked.sample)
+    until = time.monotonic() + min(WAIT_SHARE * asked.within_s, context.time_s - SPARE_S)
     said: dict[str, Grade] = {}
     printed: list[str] = []
     for term in asked.terms:
-        grader = _grader(term, _write_source(term, asked.sources, context))
+        grader = _grader(term, _write_source(term, asked.sources, context), until)
         if grader is not None:
-            grade = _grade(grader, rollout)
+            grade = _grade(grader, rollout, until)
             printed.append(grader.output.text())
             said |= {} if grade is None else {term.name: grade}
     reward, grades = (None, said) if rollout is None else _settle(asked.terms, said)
@@ -71,25 +79,19 @@ def _write_source(term: RewardTerm, sources: Mapping[str, str], context: Context
     return path
 
 
-def _grader(term: RewardTerm, source: Path) -> AnyGrader | None:
+def _grader(term: RewardTerm, source: Path, until: float) -> AnyGrader | None:
     """None for a formula, which is computed from the others."""
-    if not isinstance(term, PinnedReward):
-        return grader_of(term, source)
-    return Grader(
-        source,
-        entry_point=term.entry_point,
-        form=term.form,
-        batch_deadline_s=BATCH_DEADLINE_S,
-        item_deadline_s=ITEM_DEADLINE_S,
-        load_deadline_s=LOAD_DEADLINE_S,
-    )
+    load_deadline_s = max(0.0, min(LOAD_DEADLINE_S, until - time.monotonic()))
+    return grader_of(term, source, batch_deadline_s=BATCH_DEADLINE_S, load_deadline_s=load_deadline_s)
 
 
-def _grade(grader: AnyGrader, rollout: Rollout | None) -> Grade | None:
+def _grade(grader: AnyGrader, rollout: Rollout | None, until: float) -> Grade | None:
     """What the term says, or why it cannot be loaded; None for one that was only to be loaded, and was."""
+    if time.monotonic() >= until:
+        return NOT_TRIED
     try:
         with grader:
-            return None if rollout is None else grader.grade([rollout])[0]
+            return None if rollout is None else grader.grade([rollout], until=until)[0]
     except InvalidReward as error:
         return Grade(GradeOutcome.USER_ERROR, message=error.message)
     except GraderFailed as error:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-import numpy as np
-
+from core.signal import is_silent
 from worker.run_directory import Rollout, RolloutsDone
 from worker.training.rewards import Completion, Scored, journal_extra, journal_grades
 
@@ -29,7 +28,7 @@ class RolloutBatch:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """How many groups can teach nothing (`is_silent`). TRL's `frac_reward_zero_std` rounds."""
+    """How many groups can teach nothing (`core.signal.is_silent`). TRL's `frac_reward_zero_std` rounds."""
 
     groups: int
     """Groups with at least one graded rollout."""
@@ -59,14 +58,6 @@ def find_signal(groups: Sequence[Sequence[float]], pass_threshold: float) -> Sig
     silent = [rewards[0] for rewards in graded if is_silent(rewards)]
     right = sum(reward >= pass_threshold for reward in silent)
     return Signal(len(graded), right, len(silent) - right)
-
-
-def is_silent(rewards: Sequence[float]) -> bool:
-    """Whether all rewards of a group are the same number in single precision, in which TRL compares them.
-
-    One reward alone has nothing to be compared with: such a group is silent too, and so is one without any.
-    """
-    return len({float(np.float32(reward)) for reward in rewards}) <= 1
 
 
 def spread_metrics(batch: RolloutBatch) -> dict[str, float]:

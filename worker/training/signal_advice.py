@@ -42,28 +42,45 @@ def advice_on(report: SignalReport, spec: JobSpec) -> tuple[Advice, ...]:
 def _grading(report: SignalReport, spec: JobSpec) -> Iterator[Advice]:
     """What was not graded, and what the job's own rule on that (`core.spec.GradingSpec`) would do."""
     total = report.prompts * report.samples
-    worst = max(report.rewards, key=_errors)
-    if errors := _errors(worst):
-        limit = spec.grading.max_error_share
-        stops = errors > limit * total
-        rule = f" The job would pause at its first step: at most {limit:.0%} may fail." if stops else ""
-        yield Advice(
-            code=AdviceCode.GRADING_ERRORS,
-            severity="error" if stops else "warning",
-            message=f"At least {errors} of {total} completions could not be graded. `{worst.name}`: "
-            f"{worst.last_error}.{rule}",
-            fix="Correct the reward and upload it as a new version; an error never counts as 0.",
-        )
-    elif report.ungraded >= WORTH_SHARE * total:
+    if report.failed:
+        yield _failed(report, spec.grading.max_error_share, total)
+    unanswered = report.ungraded - report.failed
+    if unanswered >= WORTH_SHARE * total:
         yield Advice(
             code=AdviceCode.NO_ANSWER,
             severity="warning" if report.graded_groups else "error",
-            message=f"To {report.ungraded} of {total} completions no reward applied: all answered None.",
+            message=f"To {unanswered} of {total} completions no reward applied: all answered None.",
             fix="Leave out the rows that no reward is meant for, or answer with a number for them.",
         )
+    yield from (_gated(reward, total) for reward in report.rewards if _errors(reward) > reward.blanked)
+
+
+def _failed(report: SignalReport, limit: float, total: int) -> Advice:
+    """By what terms count for, as `worker.training.rewards.GradingWatch` does."""
+    worst = max(report.rewards, key=lambda reward: reward.blanked)
+    stops = report.failed > limit * total
+    rule = f" The job would pause at its first step: at most {limit:.0%} may fail." if stops else ""
+    return Advice(
+        code=AdviceCode.GRADING_ERRORS,
+        severity="error" if stops else "warning",
+        message=f"{report.failed} of {total} completions could not be graded. `{worst.name}`: "
+        f"{worst.last_error}.{rule}",
+        fix="Correct the reward and upload it as a new version; an error never counts as 0.",
+    )
+
+
+def _gated(reward: ProbedReward, total: int) -> Advice:
+    return Advice(
+        code=AdviceCode.GATED_ERRORS,
+        severity="info",
+        message=f"`{reward.name}` failed on {_errors(reward) - reward.blanked} of {total} completions to which its "
+        f"gate was closed: that costs no completion its reward. {reward.last_error}.",
+        fix="Nothing, if the gate is there for that.",
+    )
 
 
 def _errors(reward: ProbedReward) -> int:
+    """What it said, its gate aside."""
     return reward.user_errors + reward.infrastructure_errors
 
 
@@ -211,14 +228,16 @@ def _own_size(report: SignalReport) -> SizeEstimate:
 
 
 def _good_to_go(report: SignalReport, found: list[Advice]) -> list[Advice]:
-    share = _own_size(report).silent_share
-    if share > GOOD_SILENT_SHARE or any(advice.severity == "error" for advice in found):
+    own = _own_size(report)
+    if own.silent_share > GOOD_SILENT_SHARE or any(advice.severity == "error" for advice in found):
         return []
+    low, high = own.silent_share_ci95
     return [
         Advice(
             code=AdviceCode.GOOD_TO_GO,
             severity="info",
-            message=f"{1 - share:.0%} of the groups carry signal: enough to train on.",
+            message=f"{1 - own.silent_share:.0%} of the groups carry signal (95 % interval {1 - high:.0%} to "
+            f"{1 - low:.0%}): enough to train on.",
             fix="Submit the job.",
         )
     ]

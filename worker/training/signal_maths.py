@@ -1,15 +1,18 @@
 """How much signal groups of completions carry: which are flat and why, and what to expect of other group sizes. Pure.
 
-A group is silent when its rewards are exactly equal: every advantage is 0 then, and so is the gradient.
+A group is silent when its rewards are equal in single precision (`core.signal`): every advantage is 0 then, and so is
+the gradient.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, prod
+from math import ceil, comb, floor, fsum, prod
 from statistics import fmean
 
+from core.signal import is_silent, single_precision
 from core.signal_report import FlatCause, FlatReason, PassRateBin, SizeEstimate
+from core.verdict import wilson
 
 SIZES = (4, 8, 16, 32)
 """Group sizes that people use."""
@@ -45,7 +48,7 @@ def flat_reason(rewards: Sequence[float], pass_threshold: float) -> FlatReason |
         return FlatReason.UNGRADED
     if len(rewards) == 1:
         return FlatReason.SINGLE_GRADED
-    if min(rewards) != max(rewards):
+    if not is_silent(rewards):
         return None
     if rewards[0] >= pass_threshold:
         return FlatReason.ALL_PASSED
@@ -70,7 +73,7 @@ def flat_probability(rewards: Sequence[float], size: int) -> float:
     too, under Jeffreys' prior Beta(1/2, 1/2) on the rate: the product of (n + 1/2 + i) / (n + 1 + i). So a larger
     size never has a larger chance.
     """
-    counts, n = Counter(rewards), len(rewards)
+    counts, n = Counter(map(single_precision, rewards)), len(rewards)
     if size <= n:
         return sum(comb(count, size) for count in counts.values()) / comb(n, size)
     if len(counts) > 1:
@@ -78,31 +81,49 @@ def flat_probability(rewards: Sequence[float], size: int) -> float:
     return prod((n + 0.5 + more) / (n + 1 + more) for more in range(size - n))
 
 
-def expected_silent_share(groups: Sequence[Group], size: int) -> float | None:
-    """Over the groups with a reward. Where some completions were not graded, as many of `size` would not be either."""
-    chances = [
+def silent_chances(groups: Sequence[Group], size: int) -> list[float]:
+    """Of each group with a reward. Where some completions were not graded, as many of `size` would not be either."""
+    return [
         flat_probability(rewards, max(1, size * len(rewards) // len(group.samples)))
         for group in groups
         if (rewards := group.rewards)
     ]
-    return fmean(chances) if chances else None
 
 
 def estimate_sizes(groups: Sequence[Group], *, samples: int, num_generations: int) -> tuple[SizeEstimate, ...]:
     """One estimate for each usual size, the probed one and the job's; none when nothing was graded."""
-    estimates = []
-    for size in sorted({*SIZES, samples, num_generations}):
-        share = expected_silent_share(groups, size)
-        if share is not None:
-            estimates.append(
-                SizeEstimate(
-                    num_generations=size,
-                    silent_share=share,
-                    estimator="subsets" if size <= samples else "extension",
-                    completions_per_signal=size / (1 - share) if share < 1 else None,
-                )
-            )
-    return tuple(estimates)
+    if not any(group.rewards for group in groups):
+        return ()
+    return tuple(_estimate(groups, size, samples) for size in sorted({*SIZES, samples, num_generations}))
+
+
+def _estimate(groups: Sequence[Group], size: int, samples: int) -> SizeEstimate:
+    chances = silent_chances(groups, size)
+    low, high = mean_ci95(chances)
+    if size > samples:
+        _, high = mean_ci95(silent_chances(groups, samples))
+    share = fmean(chances)
+    return SizeEstimate(
+        num_generations=size,
+        silent_share=share,
+        silent_share_ci95=(low, high),
+        estimator="subsets" if size <= samples else "extension",
+        completions_per_signal=size / (1 - share) if share < 1 else None,
+    )
+
+
+def mean_ci95(chances: Sequence[float]) -> tuple[float, float]:
+    """Of the mean of chances, one for each prompt, at least one: of certain ones (0 and 1) Wilson's score interval.
+
+    The others are given that of the count they add up to, rounded outwards. It is not too narrow, since what lies
+    within 0 and 1 with mean m varies by m (1 - m) at most (Bhatia and Davis 2000), and where all chances are alike it
+    does not shrink to a point, as a bootstrap's would.
+    """
+    count, n = fsum(chances), len(chances)
+    lower, upper = wilson(floor(count), n), wilson(min(n, ceil(count)), n)
+    assert lower is not None
+    assert upper is not None
+    return lower[0], upper[1]
 
 
 def pass_rate_histogram(passed_of: Sequence[tuple[int, int]]) -> tuple[PassRateBin, ...]:

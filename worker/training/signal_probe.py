@@ -54,7 +54,7 @@ def probe_signal(
     _require_graders(scored)
     probed = Probed(
         groups=_groups(tasks, graded, size.samples),
-        grades={term.name: [score.grades[term.name] for score in scored] for term in spec.rewards},
+        scored=scored,
         training_rows=len(training),
         time=phases.totals(),
         environment=describe_environment(device),

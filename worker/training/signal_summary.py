@@ -1,7 +1,7 @@
 """From graded groups to the report of a signal probe. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,7 @@ from core.signal_report import FlatReason, ProbedPrompt, ProbedReward, ProbeSize
 from core.spec import JobSpec, RewardTerm
 from core.verdict import wilson
 from worker.grading.grades import Grade, GradeOutcome
+from worker.training.rewards import Scored
 from worker.training.signal_advice import advice_on
 from worker.training.signal_maths import Group, estimate_sizes, flat_causes, flat_reason, pass_rate_histogram
 
@@ -23,8 +24,8 @@ class Probed:
     """What a probe has seen."""
 
     groups: Sequence[Group]
-    grades: Mapping[str, Sequence[Grade]]
-    """By reward term, of every completion."""
+    scored: Sequence[Scored]
+    """Every completion, in the order of the groups."""
     training_rows: int
     time: PhaseSeconds
     environment: Environment
@@ -42,8 +43,9 @@ def summarise(probed: Probed, spec: JobSpec, size: ProbeSize) -> SignalReport:
         **_asked(spec),
         **_shares(prompts),
         **_completions(probed.groups),
+        failed=sum(score.error is not None for score in probed.scored),
         sizes=estimate_sizes(probed.groups, samples=size.samples, num_generations=spec.hyperparameters.num_generations),
-        rewards=tuple(_reward(term, probed.grades[term.name]) for term in spec.rewards),
+        rewards=tuple(_reward(term, probed.scored) for term in spec.rewards),
         groups=prompts,
         time=probed.time,
         environment=probed.environment,
@@ -109,7 +111,8 @@ def _graded(prompt: ProbedPrompt) -> int:
     return sum(reward is not None for reward in prompt.rewards)
 
 
-def _reward(term: RewardTerm, grades: Sequence[Grade]) -> ProbedReward:
+def _reward(term: RewardTerm, scored: Sequence[Scored]) -> ProbedReward:
+    grades = [score.grades[term.name] for score in scored]
     values = [grade.value for grade in grades if grade.value is not None]
     outcomes = Counter(grade.outcome for grade in grades)
     errors = [grade.message or grade.outcome.value for grade in grades if grade.is_error]
@@ -123,9 +126,14 @@ def _reward(term: RewardTerm, grades: Sequence[Grade]) -> ProbedReward:
         no_answer=outcomes[GradeOutcome.NO_ANSWER],
         user_errors=outcomes[GradeOutcome.USER_ERROR],
         infrastructure_errors=outcomes[GradeOutcome.INFRASTRUCTURE_ERROR],
+        blanked=sum(_counted(score, term).is_error for score in scored),
         timed_out=sum(grade.timed_out for grade in grades),
         last_error=errors[-1][:MOST_ERROR] if errors else None,
     )
+
+
+def _counted(score: Scored, term: RewardTerm) -> Grade:
+    return (score.grades if score.counted is None else score.counted)[term.name]
 
 
 def _sentence(report: SignalReport) -> str:

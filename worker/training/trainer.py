@@ -12,6 +12,7 @@ import torch
 from trl.trainer.utils import RepeatSampler
 
 from core.rows import Row
+from core.signal import is_silent
 from core.watch import WatchedField
 from worker.run_directory import RolloutsDone
 from worker.training.fast_path.trainer import FastPathTrainer
@@ -25,7 +26,7 @@ from worker.training.rewards import (
     grader_metrics,
     reward_metrics,
 )
-from worker.training.rollouts import RolloutBatch, find_signal, is_silent, journal_entry, spread_metrics
+from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, spread_metrics
 from worker.training.text_health import text_metrics
 from worker.training.watch import Watch
 

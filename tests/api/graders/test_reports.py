@@ -1,10 +1,15 @@
 """Reports: every version is probed when it comes, on the data that is named; dry runs repeat what was flagged."""
 
+import json
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
+from core.db.models import GradingTask
+from core.db.session import Sessions
+from core.reward_report import ProbeReport, ProbeStatus
 from core.settings import Settings
 from tests.api.forms import REWARD, problems, upload
 from tests.api.jobs.conftest import MODEL, rows
@@ -13,6 +18,9 @@ from tests.model_folders import write_model
 pytestmark = pytest.mark.usefixtures("grading_worker")
 
 PAYS_FOR_ALL = "def reward(completion, answer):\n    return 1.0\n"
+PAYS_FOR_LISTS = (
+    "def reward(completion, answer):\n    return float(isinstance(completion, list) or completion == answer)\n"
+)
 DOES_NOT_LOAD = "1 / 0\ndef reward(completion, answer):\n    return 1.0\n"
 JOBS = "/v1/fine_tuning/jobs"
 
@@ -38,8 +46,8 @@ def flags(report: dict[str, Any]) -> set[str]:
     return {flag["code"] for flag in report["flags"]}
 
 
-def preview(client: TestClient, data: str, *rewards: str) -> Any:
-    method = {"type": "grpo", "grpo": {"rewards": [{"reward": reward} for reward in rewards]}}
+def preview(client: TestClient, data: str, *rewards: str, **fields: Any) -> Any:
+    method = {"type": "grpo", "grpo": {"rewards": [{"reward": reward, **fields} for reward in rewards]}}
     held_out = upload(client, rows(8, first=100)).json()["id"]
     body = {"model": MODEL, "training_file": data, "validation_file": held_out, "method": method}
     return client.post(f"{JOBS}?dry_run=true", json=body), body
@@ -129,6 +137,41 @@ def test_a_reward_that_does_not_load_is_refused_in_the_dry_run_and_at_submit(cli
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "reward_does_not_load")
         assert problems(refused) == {"method.grpo.rewards[0]": "reward_does_not_load"}
         assert "ZeroDivisionError" in refused.json()["error"]["message"]
+
+
+def test_a_dry_run_asks_again_about_a_reward_that_did_not_load(
+    client: TestClient, sessions: Sessions, data: str
+) -> None:
+    reward = create(client, training_file=data)
+    body = preview(client, data, reward["id"])[1]
+    gone = ProbeReport(status=ProbeStatus.FAILED, loads=False, load_error="ImportError: x", load_raised=True, seconds=1)
+    with sessions.begin() as session:
+        session.execute(update(GradingTask).values(answer=gone.model_dump(mode="json")))
+    assert client.post(JOBS, json=body).json()["error"]["code"] == "reward_does_not_load"
+    assert client.post(f"{JOBS}?dry_run=true", json=body).status_code == 200
+    assert client.post(JOBS, json=body).status_code == 201
+
+
+def test_a_reward_whose_process_crashed_is_warned_of_and_taken(client: TestClient, data: str) -> None:
+    reward = create(client, "import os\nos._exit(3)\n" + REWARD, training_file=data)
+    assert (reward["report"]["loads"], reward["report"]["load_raised"]) == (False, False)
+    response, body = preview(client, data, reward["id"])
+    assert response.status_code == 200, response.text
+    assert "does_not_load" in {warning["code"] for warning in response.json()["warnings"]}
+    assert client.post(JOBS, json=body).status_code == 201
+
+
+def test_a_reward_in_another_form_has_a_report_of_its_own(client: TestClient) -> None:
+    """In its own form it gets texts; in the job's it gets messages, and pays for all of them."""
+    chat = ({"prompt": [{"role": "user", "content": f"{n}?"}], "answer": str(n)} for n in range(20, 40))
+    data = str(upload(client, "".join(json.dumps(row) + "\n" for row in chat).encode()).json()["id"])
+    reward = create(client, PAYS_FOR_LISTS, training_file=data)["id"]
+    warned = [
+        {warning["code"] for warning in preview(client, data, reward, **fields)[0].json()["warnings"]}
+        for fields in ({}, {"form": "verifiers"})
+    ]
+    assert "always_the_same" not in warned[0]
+    assert "always_the_same" in warned[1]
 
 
 def test_a_reward_that_was_mended_is_accepted(client: TestClient, data: str) -> None:

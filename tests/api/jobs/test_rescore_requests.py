@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.api.forms import problems
-from tests.api.jobs.conftest import upload_reward
+from core.db import grading_tasks
+from tests.api.forms import problems, upload
+from tests.api.jobs.conftest import rows, upload_reward
 from tests.api.jobs.runs import Run
 
 OTHER = "def reward(completion, {}):\n    return 0.5\n"
@@ -76,4 +77,68 @@ def test_deleted_rows_cannot_be_graded_again(client, run: Run, body):
     run.succeed()
     reward = body["method"]["grpo"]["rewards"][0]["reward"]
     assert client.delete(f"/v1/files/{body['training_file']}").status_code == 200
-    assert ask(client, run.path, reward=reward).json()["error"]["errors"][0]["code"] == "file_not_found"
+    assert ask(client, run.path, reward=reward).json()["error"]["errors"][0]["code"] == "rows_deleted"
+
+
+def test_a_formula_cannot_be_replaced(client, submit, body):
+    """OpenAI's `multi`: graders, and a formula over their scores."""
+    check = {"type": "string_check", "input": "{{sample.output_text}}", "reference": "{{item.answer}}"}
+    graders = {"same": {**check, "name": "s", "operation": "eq"}, "near": {**check, "name": "n", "operation": "ilike"}}
+    multi = {"type": "multi", "name": "both", "graders": graders, "calculate_output": "0.5 * same + 0.5 * near"}
+    job = submit(method={"type": "reinforcement", "reinforcement": {"grader": multi}})
+    path, reward = f"/v1/fine_tuning/jobs/{job['id']}", upload_reward(client, name="other")
+    (error,) = ask(client, path, reward=reward, term="both").json()["error"]["errors"]
+    assert (error["field"], error["code"], error["fix"]) == (
+        "term",
+        "term_is_a_formula",
+        "Replace one of these: same, near.",
+    )
+    assert ask(client, path, reward=reward, term="near").status_code == 202
+
+
+def test_the_form_is_the_requests_or_the_jobs_for_the_same_reward(client, sessions, submit):
+    """A version is called as the job calls the reward, however its parameters look."""
+    source = "def reward(solution_str, ground_truth):\n    return 1.0\n"
+    reward = upload_reward(client, source, name="told")
+    term = {"reward": reward, "form": "per_sample"}
+    training = upload(client, rows(20, ground_truth="2")).json()["id"]
+    validation = upload(client, rows(8, first=100, ground_truth="2")).json()["id"]
+    files = {"training_file": training, "validation_file": validation}
+    job = submit(method={"type": "grpo", "grpo": {"rewards": [term]}}, **files)
+    path = f"/v1/fine_tuning/jobs/{job['id']}"
+    other = upload_reward(client, source, name="elsewhere")
+    newer = {"source": source.replace("1.0", "0.5")}
+    assert client.post(f"/v1/rewards/{reward}/versions", json=newer).status_code == 201
+    for asked, form in (
+        ({"reward": reward}, "per_sample"),
+        ({"reward": reward, "form": "osmosis"}, "osmosis"),
+        ({"reward": other}, None),
+        ({"reward": reward, "version": 2}, "per_sample"),
+    ):
+        task = ask(client, path, **asked).json()
+        with sessions() as session:
+            stored = grading_tasks.get(session, task["id"])
+        assert stored.request["form"] == form
+    assert list(problems(ask(client, path, reward=reward, form="openai"))) == ["form"]
+
+
+def test_held_out_rows_without_a_column_are_told_at_once(client, submit):
+    job = submit(training_file=upload(client, rows(20, gold="2")).json()["id"])
+    gold = upload_reward(client, OTHER.format("gold"), name="gold")
+    response = ask(client, f"/v1/fine_tuning/jobs/{job['id']}", reward=gold)
+    assert response.json()["error"]["errors"][0]["code"] == "missing_column"
+
+
+def test_deleted_held_out_rows_are_told_at_once(client, run: Run, body):
+    run.succeed()
+    reward = body["method"]["grpo"]["rewards"][0]["reward"]
+    assert client.delete(f"/v1/files/{body['validation_file']}").status_code == 200
+    response = ask(client, run.path, reward=reward)
+    assert (response.status_code, response.json()["error"]["errors"][0]["code"]) == (422, "rows_deleted")
+
+
+def test_a_new_version_in_another_form_is_called_in_its_own(client, job, body):
+    reward = body["method"]["grpo"]["rewards"][0]["reward"]
+    source = "def reward(completions, answer):\n    return [1.0 for _ in completions]\n"
+    assert client.post(f"/v1/rewards/{reward}/versions", json={"source": source}).status_code == 201
+    assert ask(client, job, reward=reward).status_code == 202

@@ -3,6 +3,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,18 @@ def here() -> Iterator[Endpoint]:
         yield running
 
 
-def ask(here: Endpoint, *, host: str = "127.0.0.1", allow_private: bool = True, **parameters: Any) -> list[Grade]:
+def ask(
+    here: Endpoint,
+    *,
+    host: str = "127.0.0.1",
+    allow_private: bool = True,
+    until: float | None = None,
+    **parameters: Any,
+) -> list[Grade]:
     checked = parse_builtin({"builtin": "http", "url": f"http://{host}:{here.port}/grade?v=2", **parameters})
     assert isinstance(checked, Http)
     with HttpGrader(checked, allow_private=allow_private) as grader:
-        return grader.grade(BATCH, step=7)
+        return grader.grade(BATCH, step=7, until=until)
 
 
 def outcomes(grades: list[Grade]) -> set[GradeOutcome]:
@@ -121,6 +129,15 @@ def test_an_endpoint_that_drips_is_cut_off(here: Endpoint) -> None:
     grades = ask(here, timeout_s=0.3)
     assert outcomes(grades) == {GradeOutcome.INFRASTRUCTURE_ERROR}
     assert (grades[0].timed_out, grades[0].message) == (True, "the endpoint gave no answer within 0.3 s")
+
+
+def test_an_endpoint_is_not_asked_again_when_the_time_is_over(here: Endpoint) -> None:
+    here.drips = True
+    grades = ask(here, until=time.monotonic() + 0.3)
+    assert (outcomes(grades), grades[0].timed_out) == ({GradeOutcome.INFRASTRUCTURE_ERROR}, True)
+    assert len(here.requests) == 1
+    assert str(ask(here, until=time.monotonic())[0].message).startswith("not tried")
+    assert len(here.requests) == 1
 
 
 def test_an_endpoint_that_is_not_there_is_an_infrastructure_error() -> None:

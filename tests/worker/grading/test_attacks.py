@@ -1,6 +1,7 @@
 """Every attack of `attacks/`, by root's workers and by rootless ones: refused, or the end of its own grading only.
 
-After each of them the same grader grades on, within its deadline.
+After each of them the same grader grades on, within its deadline; and all the while another sandbox, of another tenant,
+keeps its file in its own /tmp, and gets no other.
 """
 
 import ast
@@ -98,6 +99,7 @@ def test_attack_ends_its_own_grading_at_most(victims, theme, name):
     assert attacked["outcome"] == outcome, attacked
     assert attacked["value"] == 1.0 if message is None else re.search(message, attacked["message"]), attacked
     assert fine["value"] == answer["after"]["value"] == 1.0, (fine, answer["after"])
+    assert answer["tenant"] == [1.0, 1.0], "the other sandbox stands as it stood"
     assert answer["output_bytes"] <= 64 * 1024
 
 

@@ -1,12 +1,16 @@
 """Completions' code against tests, in real sandboxes."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 
 from core.builtin_rewards.catalogue import parse_builtin
 from core.builtin_rewards.outside import CodeTests
+from tests.polling import wait_until
 from worker.grading.builtins import code_tests
 from worker.grading.builtins.code_tests import CodeTestsGrader, code_of, read_tests
 from worker.grading.builtins.outcomes import UnfitDataError
@@ -100,6 +104,24 @@ def test_batch_is_given_up_after_its_deadline() -> None:
         result = grade(running, "while True: pass", ["assert True"] * 3)
     assert (result.outcome, result.timed_out) == (GradeOutcome.INFRASTRUCTURE_ERROR, True)
     assert str(result.message).startswith("not tried")
+
+
+def test_code_that_hangs_holds_a_batch_no_longer_than_its_end() -> None:
+    with grader() as running:
+        hangs = Rollout("", "while True: pass", [], {"tests": ["assert True"] * 100})
+        (result,) = running.grade([hangs], until=time.monotonic() + 1.0)
+    assert (result.outcome, result.timed_out) == (GradeOutcome.INFRASTRUCTURE_ERROR, True)
+    assert result.latency_s < 5, "not even its first test had its time"
+
+
+def test_closing_waits_for_no_test_and_none_begins_after_it() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        running = grader(timeout_s=3)
+        grading = threads.submit(grade, running, "while True: pass", ["assert True"] * 100)
+        wait_until(lambda: psutil.Process().children(recursive=True), what="the first test")
+        running.close()
+        assert not grading.done()
+        assert grading.result().timed_out
 
 
 def test_one_test_leaves_nothing_to_the_next(by_share: CodeTestsGrader) -> None:

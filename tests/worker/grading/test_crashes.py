@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -179,3 +180,14 @@ def test_batch_over_the_frame_cap_is_sent_one_by_one(grader, monkeypatch):
     assert values(grades) == [1000.0, 1000.0, None]
     assert "over the cap" in grades[2].message
     assert one.restarts == 0
+
+
+@pytest.mark.parametrize("statement", ["sum(range(10**15))", "os._exit(3)"])
+def test_what_there_is_no_time_for_is_not_tried_and_restarts_count(grader, statement):
+    one = grader(on("bad", statement), batch_deadline_s=60.0, item_deadline_s=60.0)
+    until = time.monotonic() + 2.0
+    grades = one.grade([rollout("bad")] * 200, until=until)
+    assert {grade.outcome for grade in grades} == {GradeOutcome.INFRASTRUCTURE_ERROR}
+    assert grades[-1].message.startswith("not tried")
+    assert one.grade([rollout("a")], until=until)[0].message.startswith("not tried")
+    assert values(one.grade([rollout("a")])) == [1.0]

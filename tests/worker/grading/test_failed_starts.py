@@ -12,8 +12,9 @@ import pytest
 from tests.grading import rollout, values
 from tests.polling import wait_until
 from worker.grading import sandbox
-from worker.grading.client import Grader
+from worker.grading.client import Grader, GraderNotStarted
 from worker.grading.memory import MemoryWatch
+from worker.grading.probing import probe_source
 from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
 
 ATTEMPTS = 12
@@ -111,3 +112,8 @@ def test_start_that_fails_when_its_process_runs_ends_the_process(source, tmp_pat
     wait_until(lambda: psutil.Process().children(recursive=True) == [], what="the end of all of them")
     GradingProcess(tmp_path, OutputTail()).close()
     assert descriptors() == before
+
+
+def test_a_start_that_fails_says_nothing_about_the_reward(source):
+    with descriptors_left(2), pytest.raises(GraderNotStarted, match="cannot be started"):
+        probe_source(source, (), entry_point=None, form=None, deadline_s=10.0)

@@ -254,17 +254,18 @@ def test_what_a_reward_prints_is_in_the_report(probed):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "words", "raised"),
     [
-        ("def reward(completion:\n", "line 1"),
-        ("def reward(prediction): return 1", "none of the forms"),
-        ("import torch\ndef reward(completion): return 1", "torch"),
-        ("import sys\nsys.exit(4)\ndef reward(completion): return 1", "SystemExit"),
-        ("import os\nos._exit(4)\ndef reward(completion): return 1", "exited with code 4"),
+        ("def reward(completion:\n", "line 1", True),
+        ("def reward(prediction): return 1", "none of the forms", True),
+        ("import torch\ndef reward(completion): return 1", "torch", True),
+        ("import sys\nsys.exit(4)\ndef reward(completion): return 1", "SystemExit", True),
+        ("import os\nos._exit(4)\ndef reward(completion): return 1", "exited with code 4", False),
     ],
 )
-def test_a_source_that_does_not_load_has_a_report(probed, source, words):
+def test_a_source_that_does_not_load_has_a_report(probed, source, words, raised):
     report = probed(source)
+    assert report.load_raised is raised
     assert (report.loads, report.status, codes(report)) == (False, ProbeStatus.FAILED, {FlagCode.DOES_NOT_LOAD})
     assert words in report.load_error
     assert report.flags[0].fix
@@ -272,7 +273,13 @@ def test_a_source_that_does_not_load_has_a_report(probed, source, words):
 
 def test_a_loop_at_import_does_not_load(probed):
     report = probed("while True: pass\ndef reward(completion): return 1", deadline_s=4.0)
-    assert (report.loads, codes(report)) == (False, {FlagCode.DOES_NOT_LOAD})
+    assert (report.loads, report.load_raised, codes(report)) == (False, False, {FlagCode.DOES_NOT_LOAD})
+
+
+def test_what_an_import_raises_is_kept_within_bounds(probed):
+    report = probed("raise ValueError('x' * 10**6)\ndef reward(completion): return 1")
+    assert "ValueError: xxx" in report.load_error
+    assert len(report.model_dump_json()) < 10_000
 
 
 def test_a_missing_column_is_named_with_the_nearest_and_nothing_is_graded(probed):

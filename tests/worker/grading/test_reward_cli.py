@@ -115,3 +115,24 @@ def test_the_operator_may_do_without_a_sandbox(podium, write, data):
 def test_the_forms_are_listed(podium):
     shown = podium("forms").stdout
     assert all(form in shown and rule.signature in shown for form, rule in FORMS.items())
+
+
+def test_every_row_has_time_of_its_own(podium, write, data):
+    source = write(
+        "def reward(completion, answer):\n    while answer in ('20', '21', '22', '23'): pass\n    return 1.0"
+    )
+    arguments = ("--data", data, "--completion", "x", "--rows", 10, "--deadline", 2, "--json")
+    graded = json.loads(podium("test", source, *arguments).stdout)["completions"]
+    assert [one["value"] for one in graded] == [None] * 4 + [1.0] * 6
+
+
+def test_the_rows_that_are_probed_are_spread_over_the_first(podium, write, data):
+    source = write("def reward(completion, answer):\n    print(f'<{answer}>')\n    return float(completion == answer)")
+    output = json.loads(podium("test", source, "--data", data, "--json").stdout)["report"]["output"]
+    assert "<28>" in output, "of the ten, the first eight would end with 27"
+
+
+def test_what_a_reward_raises_does_nothing_to_the_terminal(podium, write):
+    ran = podium("test", write("raise ValueError('\x1b[2J')\ndef reward(completion): return 1.0"))
+    assert ran.returncode == 1
+    assert "\x1b" not in ran.stdout

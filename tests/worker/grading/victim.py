@@ -19,6 +19,15 @@ from worker.grading.memory import tree
 
 ATTACKS = Path(__file__).with_name("attacks")
 SUBREAPER = 36
+TENANT = """
+from pathlib import Path
+
+def reward(completion, facts):
+    file = Path(facts["tenant_file"])
+    if completion == "move in":
+        file.write_text("of a tenant")
+    return float(file.read_text() == "of a tenant" and list(Path("/tmp").iterdir()) == [file])
+"""
 PATIENT = {"batch_deadline_s": 20.0, "item_deadline_s": 10.0, "load_deadline_s": 20.0}
 HURRIED = {"batch_deadline_s": 1.2, "item_deadline_s": 0.4, "load_deadline_s": 20.0}
 
@@ -29,6 +38,7 @@ class Victim:
     def __init__(self, facts: dict) -> None:
         self._facts = facts
         self._graders: dict[tuple[str, bool], Grader] = {}
+        self._tenant: Grader | None = None
 
     def attack(self, theme: str, name: str, *, hurried: bool) -> dict:
         """`hurried`: with deadlines for what does not end by itself."""
@@ -36,16 +46,29 @@ class Victim:
         if grader is None:
             grader = Grader(ATTACKS / f"{theme}.py", **HURRIED if hurried else PATIENT)
             self._graders[theme, hurried] = grader.__enter__()
+        before = self._look_at_tenant("move in" if self._tenant is None else "look")
         restarts = grader.restarts
         grades = [asdict(grade) for grade in grader.grade([self._rollout("fine"), self._rollout(name)])]
         (after,) = grader.grade([self._rollout("fine")])
         return {
             "grades": grades,
             "after": asdict(after),
+            "tenant": [before, self._look_at_tenant("look")],
             "restarts": grader.restarts - restarts,
             "pid": grader.pid,
             "output_bytes": len(grader.output.text()),
         }
+
+    def _look_at_tenant(self, completion: str) -> float | None:
+        """1 while the other sandbox, which stays up, has its file in its own /tmp and nothing else there."""
+        if self._tenant is None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "tenant.py")
+                path.write_text(TENANT)
+                self._tenant = Grader(path, **PATIENT).__enter__()
+        (grade,) = self._tenant.grade([self._rollout(completion)])
+        assert self._tenant.restarts == 0
+        return grade.value
 
     def load(self, source: str, *, load_deadline_s: float = 20.0) -> dict:
         """Load a reward that does its harm there; says what came of it."""
@@ -72,9 +95,11 @@ class Victim:
 
     def close(self) -> dict:
         """End all sandboxes; which processes are left, dead ones too."""
-        for grader in self._graders.values():
-            grader.close()
+        for grader in (*self._graders.values(), self._tenant):
+            if grader is not None:
+                grader.close()
         self._graders.clear()
+        self._tenant = None
         return self.processes()
 
     def _rollout(self, completion: str) -> Rollout:

@@ -5,6 +5,7 @@ import signal
 from typing import Any
 
 from core.signal_report import AdviceCode, FlatCause, FlatReason, ProbeSize, SignalReport
+from core.spec import Gate
 from core.status import Stage
 from tests.polling import wait_until
 from tests.worker.training.runs import Ended, Trainers, failed_with, toy_rows
@@ -19,6 +20,10 @@ def reward(completion, want, kind):
     flat = {"easy": 1.0, "hard": 0.0, "partial": 0.1, "silent": None}
     return flat[kind] if kind in flat else sum(letter in want for letter in completion) / 10
 """
+GATED = {
+    "form": "def reward(completion):\n    return float('a' in completion)\n",
+    "parse": "def reward(completion):\n    return 1.0 / (1 + completion.index('a'))\n",
+}
 LAYOUT: dict[str, Any] = {
     "rows": [{**row, "kind": kind} for row, kind in zip(toy_rows(len(KINDS)), KINDS, strict=True)],
     "held_out": [{**row, "kind": "letters"} for row in toy_rows(4)],
@@ -98,6 +103,28 @@ def test_a_branch_is_probed_with_the_weights_that_it_would_begin_with(trainers: 
     assert base.mean_reward is not None
     assert branch.mean_reward is not None
     assert branch.mean_reward > base.mean_reward, "the other job had learned for six steps"
+
+
+def gated(trainers: Trainers, name: str, probe: ProbeSize | None) -> Ended:
+    """`parse` raises on every completion without an "a" in it, and counts only where `form` finds one."""
+    run = trainers.lay_out(name, probe=probe, rewards=GATED)
+    plan = run.read_plan()
+    form, parse = plan.spec.rewards
+    terms = (form, parse.model_copy(update={"gate": Gate(reward="form")}))
+    run.create(plan.model_copy(update={"spec": plan.spec.model_copy(update={"rewards": terms})}))
+    return trainers.finish(run, trainers.start(run))
+
+
+def test_a_job_whose_gate_catches_errors_is_not_told_that_it_would_pause_and_does_not(trainers: Trainers) -> None:
+    report = report_of(gated(trainers, "probed-gated", ProbeSize(prompts=5, samples=8)))
+    _, parse = report.rewards
+    assert parse.user_errors > 0.2 * 40, "more than the job may fail on"
+    assert (report.failed, report.ungraded, parse.blanked) == (0, 0, 0)
+    codes = {advice.code for advice in report.advice}
+    assert AdviceCode.GATED_ERRORS in codes
+    assert AdviceCode.GRADING_ERRORS not in codes
+    job = gated(trainers, "trained-gated", None)
+    assert job.exit_code == 0, job.log
 
 
 def test_a_reward_that_takes_its_process_along_each_time_is_tried_by_another_attempt(trainers: Trainers) -> None:

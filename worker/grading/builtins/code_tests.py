@@ -1,7 +1,9 @@
 """The `code_tests` reward: the completion's code against the row's tests, a sandbox for each. Runs outside of one."""
 
+import math
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,11 +67,12 @@ class CodeTestsGrader:
     def __init__(
         self, parameters: CodeTests, *, sandboxed: bool | None = None, batch_deadline_s: float = BATCH_DEADLINE_S
     ) -> None:
-        """`sandboxed` as for `GradingProcess`. No test begins after `batch_deadline_s`."""
+        """`sandboxed` as for `GradingProcess`. No test goes on after `batch_deadline_s`."""
         self._parameters = parameters
         self._sandboxed = sandboxed
         self._batch_deadline_s = batch_deadline_s
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="code-tests")
+        self._is_closed = threading.Event()
         self.output = OutputTail()
         """Always empty: what tests print is compared, not kept."""
 
@@ -82,11 +85,13 @@ class CodeTestsGrader:
         self.close()
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        """Waits for nothing: a test that still runs ends by its own deadline, and no other one begins."""
+        self._is_closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
-        """One grade per rollout, in order; never raises for what code does."""
-        deadline = time.monotonic() + self._batch_deadline_s
+    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0, until: float | None = None) -> list[Grade]:
+        """One grade per rollout, in order; never raises for what code does. `until`: of the monotonic clock."""
+        deadline = min(time.monotonic() + self._batch_deadline_s, math.inf if until is None else until)
         return list(self._pool.map(partial(self._grade, deadline), rollouts))
 
     def _grade(self, deadline: float, rollout: Rollout) -> Grade:
@@ -105,7 +110,7 @@ class CodeTestsGrader:
         except SandboxFailedError as error:
             return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=str(error))
         except OutOfTimeError:
-            message = f"not tried: the {self._batch_deadline_s:g} s of its batch are over"
+            message = "not tried to the end: the time of its batch was used up"
             return Grade(GradeOutcome.INFRASTRUCTURE_ERROR, message=message, timed_out=True)
         return Grade(GradeOutcome.SCORED, share, {"code_tests/passed": share})
 
@@ -116,7 +121,7 @@ class CodeTestsGrader:
         return sum(self._passes(code, test, deadline) for test in tests) / len(tests)
 
     def _passes(self, code: str, test: CodeTest, deadline: float) -> bool:
-        if time.monotonic() >= deadline:
+        if self._is_closed.is_set() or time.monotonic() >= deadline:
             raise OutOfTimeError
         with tempfile.TemporaryDirectory(prefix="podium-test-", ignore_cleanup_errors=True) as folder:
             try:
@@ -124,28 +129,34 @@ class CodeTestsGrader:
             except (ProcessBrokenError, ServiceError) as error:
                 raise SandboxFailedError(str(error)) from error
             try:
-                return self._ask(process, code, test)
+                return self._ask(process, code, test, deadline)
             finally:
                 process.close()
 
-    def _ask(self, process: GradingProcess, code: str, test: CodeTest) -> bool:
-        self._prepare(process, test)
+    def _ask(self, process: GradingProcess, code: str, test: CodeTest, deadline: float) -> bool:
+        self._prepare(process, test, deadline)
         try:
-            answer = process.ask(self._request(code), self._parameters.timeout_s + GRACE_S)
-        except ProcessBrokenError:  # the code crashed, hung, or took the process down
+            answer = process.ask(
+                self._request(code), min(self._parameters.timeout_s + GRACE_S, deadline - time.monotonic())
+            )
+        except ProcessBrokenError as error:  # the code crashed, hung, or took the process down
+            if time.monotonic() >= deadline:
+                raise OutOfTimeError from error
             return False
         except ProtocolError as error:
             raise SandboxFailedError(f"the code cannot be sent to its sandbox: {error}") from error
         return _is_passed(answer, test)
 
-    def _prepare(self, process: GradingProcess, test: CodeTest) -> None:
+    def _prepare(self, process: GradingProcess, test: CodeTest, deadline: float) -> None:
         """Before any code of the completion runs, so the answer can be trusted."""
         memory_bytes = self._parameters.memory_mb * 1024**2
         call = f"prepare({memory_bytes}, {test.stdin!a}, {test.asserts!a})"
         load = {"kind": "load", "source": f"{_HARNESS}\n{call}\n", "entry": asdict(_ENTRY)}
         try:
-            answer = process.ask(load, START_DEADLINE_S)
+            answer = process.ask(load, min(START_DEADLINE_S, deadline - time.monotonic()))
         except (ProcessBrokenError, ProtocolError) as error:
+            if time.monotonic() >= deadline:
+                raise OutOfTimeError from error
             raise SandboxFailedError(str(error)) from error
         if "loaded" in answer:
             return

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import http.client
 import json
+import math
 import socket
 import ssl
 import threading
@@ -90,19 +91,22 @@ class HttpGrader:
     def close(self) -> None:
         """Nothing is kept open between batches."""
 
-    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0) -> list[Grade]:
-        """One grade per rollout, in order; each with its share of the batch's time. Never raises for the endpoint."""
+    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0, until: float | None = None) -> list[Grade]:
+        """One grade per rollout, in order; each with its share of the batch's time. Never raises for the endpoint.
+
+        `until`: of the monotonic clock; the endpoint is not asked, or asked again, after it.
+        """
         if not rollouts:
             return []
         started = time.monotonic()
-        grades = self._grade(rollouts, step)
+        grades = self._grade(rollouts, step, math.inf if until is None else until)
         share = (time.monotonic() - started) / len(rollouts)
         return [replace(grade, latency_s=share) for grade in grades]
 
-    def _grade(self, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
+    def _grade(self, rollouts: Sequence[Rollout], step: int, until: float) -> list[Grade]:
         body = json.dumps({"step": step, "rollouts": [self._shown(rollout) for rollout in rollouts]}).encode()
         try:
-            return _read_scores(self._post_twice(body), len(rollouts))
+            return _read_scores(self._post_twice(body, until), len(rollouts))
         except EndpointRefusedError as error:
             grade = Grade(GradeOutcome.USER_ERROR, message=str(error))
         except EndpointDownError as error:
@@ -114,17 +118,22 @@ class HttpGrader:
         columns = {name: rollout.columns.get(name) for name in self._parameters.sends}
         return {"prompt": rollout.prompt, "completion": rollout.completion, "columns": columns}
 
-    def _post_twice(self, body: bytes) -> bytes:
+    def _post_twice(self, body: bytes, until: float) -> bytes:
         message_id = f"msg_{uuid.uuid4().hex}"
         for _ in range(ATTEMPTS - 1):
             try:
-                return self._post(body, message_id)
+                return self._post(body, message_id, until)
             except EndpointDownError as error:
+                if time.monotonic() >= until:
+                    raise
                 log.info("http_reward_tried_again", host=self._target.host, reason=str(error))
-        return self._post(body, message_id)
+        return self._post(body, message_id, until)
 
-    def _post(self, body: bytes, message_id: str) -> bytes:
-        deadline = time.monotonic() + self._parameters.timeout_s
+    def _post(self, body: bytes, message_id: str, until: float) -> bytes:
+        within_s = min(self._parameters.timeout_s, until - time.monotonic())
+        if within_s <= 0:
+            raise EndpointDownError("not tried: the time of its batch was used up by others", timed_out=True)
+        deadline = time.monotonic() + within_s
         try:
             with _CutOff(deadline) as cut_off, closing(self._connect(deadline, cut_off)) as connection:
                 connection.request("POST", self._target.path, body, self._headers(body, message_id))
@@ -134,7 +143,7 @@ class HttpGrader:
                     raise TimeoutError
         except (OSError, http.client.HTTPException) as error:
             if time.monotonic() >= deadline:
-                message = f"the endpoint gave no answer within {self._parameters.timeout_s:g} s"
+                message = f"the endpoint gave no answer within {within_s:.3g} s"
                 raise EndpointDownError(message, timed_out=True) from None
             raise EndpointDownError(f"the endpoint cannot be asked: {type(error).__name__}: {error}") from None
         _check_status(response.status)
