@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.graders import tasks
+from app.rewards.reports import Reports
 from cli.valkey import free_port
 from core.db import grading_tasks
 from core.db.models import GradingTask
@@ -97,6 +98,16 @@ class TestWithoutABroker:
     def test_the_row_is_there_for_the_dispatcher(self, client: TestClient, sessions: Sessions) -> None:
         assert client.post("/v1/rewards", json={"name": "exact", "source": REWARD}).status_code == 201
         assert [task.status for task in all_tasks(sessions)] == ["queued"]
+
+    def test_after_the_first_hint_that_fails_no_other_is_tried(
+        self, client: TestClient, sessions: Sessions, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for name in ("one", "two"):
+            client.post("/v1/rewards", json={"name": name, "source": REWARD})
+        caplog.clear()
+        reports = Reports(sessions, client.app.state.resources.grading, wait_s=0.0)
+        assert len(reports.wait(all_tasks(sessions))) == 2
+        assert sum("hint_not_sent" in record.getMessage() for record in caplog.records) == 1
 
 
 class TestWithASilentBroker:
