@@ -56,7 +56,7 @@ def operations(client: TestClient) -> Iterator[tuple[str, str]]:
     """Method and path of everything that needs a key, ids filled in."""
     for path, methods in client.get("/openapi.json").json()["paths"].items():
         if path.startswith("/v1/"):
-            for name in ("{job_id}", "{file_id}", "{reward_id}", "{model_id}", "{name}"):
+            for name in ("{job_id}", "{file_id}", "{reward_id}", "{model_id}", "{name}", "{task_id}", "{probe_id}"):
                 path = path.replace(name, "x")  # noqa: PLW2901 - one path, filled in step by step
             for method in methods:
                 yield method.upper(), path.replace("{step}", "1").replace("{version}", "1")

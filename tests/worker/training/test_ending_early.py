@@ -61,13 +61,15 @@ def test_killed_within_the_window_it_ends_at_the_same_step(trainers: Trainers, s
 
 def test_a_pause_saves_the_step_and_a_resume_gets_a_whole_new_window(trainers: Trainers):
     rule = {"stop": {"silent_share_above": 0.9, "window": 5, "then": "pause"}}
-    paused = trainers.train("paused", rewards={"flat": SAME_FOR_ALL}, **LAYOUT, **rule)
+    paused = trainers.train("starved-paused", rewards={"flat": SAME_FOR_ALL}, **LAYOUT, **rule)
     assert "100.0% of the groups" in failed_with(paused, "signal_starved")
     failure = paused.outcome.failure
     assert failure is not None
     assert failure.pauses
     assert [entry.step for entry in paused.entries(CheckpointSaved)] == [5]
-    resumed = trainers.train("paused-resumed", rewards={"flat": SAME_FOR_ALL}, resume=(paused.run, 5), **LAYOUT, **rule)
+    resumed = trainers.train(
+        "starved-paused-resumed", rewards={"flat": SAME_FOR_ALL}, resume=(paused.run, 5), **LAYOUT, **rule
+    )
     failed_with(resumed, "signal_starved")
     assert sorted(resumed.steps) == [6, 7, 8, 9, 10]
 
