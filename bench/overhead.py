@@ -12,22 +12,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from bench import _demo_job
 from bench._table import show
 from cli.client import Client
 from cli.data_folder import DataFolder
-from cli.example import HELDOUT, REWARD, REWARD_NAME, TRAIN, Uploads, job_spec
+from cli.example import HELDOUT, job_spec
 from cli.stack import running_stack
 from core.settings import CHECKOUT
 
 GOAL = 1.05
 FEW_TASKS = 10
 """Evaluations are not measured here, only waited for."""
-POLL_S = 2.0
-"""What asks for the status is no part of the service, and takes its cores too."""
 
 
 def main() -> None:
@@ -44,7 +42,7 @@ def main() -> None:
 def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
     bare: list[float] = []
     podium: list[float] = []
-    with running_stack(DataFolder(folder / "data"), port=0, say=_quiet) as (stack, connection):
+    with running_stack(DataFolder(folder / "data"), port=0, say=_demo_job.quiet) as (stack, connection):
         client = Client(connection.url, connection.api_key)
         spec = _spec(client, folder, steps)
         for pair in range(pairs):
@@ -75,10 +73,7 @@ def _spec(client: Client, folder: Path, steps: int) -> dict[str, Any]:
     """The demo job with `steps` steps and no evaluation in between: the bare script has none."""
     few = folder / HELDOUT.name
     few.write_text("".join(HELDOUT.read_text().splitlines(keepends=True)[:FEW_TASKS]))
-    uploads = Uploads(
-        client.upload_file(TRAIN), client.upload_file(few), client.upload_reward(REWARD, name=REWARD_NAME)
-    )
-    spec = copy.deepcopy(job_spec(uploads))
+    spec = copy.deepcopy(job_spec(_demo_job.upload(client, few)))
     spec["method"]["grpo"]["hyperparameters"]["max_steps"] = steps
     spec["method"]["grpo"]["evaluation"]["every_steps"] = None
     return spec
@@ -93,17 +88,9 @@ def _run_bare(steps: int, folder: Path) -> float:
 
 def _run_job(client: Client, spec: dict[str, Any]) -> float:
     """Seconds between the trainer's own lines at the begin and the end of its training stage."""
-    job = client.submit(spec)
-    while not (job := client.job(job.id)).has_ended:
-        time.sleep(POLL_S)
-    if job.status != "succeeded":
-        raise SystemExit(f"the job is {job.status}: {job.error}")
+    job = _demo_job.run(client, spec)
     stages = {event.code: float(event.data["at"]) for event in client.events(job.id) if event.code.startswith("stage_")}
     return stages["stage_evaluating"] - stages["stage_training"]
-
-
-def _quiet(_line: str) -> None:
-    return
 
 
 if __name__ == "__main__":

@@ -10,18 +10,16 @@ import argparse
 import copy
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from bench import _demo_job
 from bench._table import show
 from cli.client import Client
 from cli.data_folder import DataFolder
-from cli.example import HELDOUT, REWARD, REWARD_NAME, TRAIN, Uploads, job_spec
+from cli.example import Uploads, job_spec
 from cli.stack import running_stack
 from core.results import JobResults
-
-POLL_S = 2.0
 
 
 def main() -> None:
@@ -38,11 +36,9 @@ def main() -> None:
 
 def _run(folder: Path, seeds: range, steps: int | None) -> list[dict[str, Any]]:
     rows = []
-    with running_stack(DataFolder(folder / "data"), port=0, say=_quiet) as (stack, connection):
+    with running_stack(DataFolder(folder / "data"), port=0, say=_demo_job.quiet) as (stack, connection):
         client = Client(connection.url, connection.api_key)
-        uploads = Uploads(
-            client.upload_file(TRAIN), client.upload_file(HELDOUT), client.upload_reward(REWARD, name=REWARD_NAME)
-        )
+        uploads = _demo_job.upload(client)
         for seed in seeds:
             rows.append(_row(seed, _results(client, _spec(uploads, seed, steps))))
             print(f"seed {seed}: {rows[-1]['outcome']}", file=sys.stderr, flush=True)
@@ -59,12 +55,7 @@ def _spec(uploads: Uploads, seed: int, steps: int | None) -> dict[str, Any]:
 
 
 def _results(client: Client, spec: dict[str, Any]) -> JobResults:
-    job = client.submit(spec)
-    while not (job := client.job(job.id)).has_ended:
-        time.sleep(POLL_S)
-    if job.status != "succeeded":
-        raise SystemExit(f"the job is {job.status}: {job.error}")
-    return JobResults.model_validate_json(client.results(job.id))
+    return JobResults.model_validate_json(client.results(_demo_job.run(client, spec).id))
 
 
 def _row(seed: int, results: JobResults) -> dict[str, Any]:
@@ -82,10 +73,6 @@ def _row(seed: int, results: JobResults) -> dict[str, Any]:
         "remarks": ", ".join(finding.code for finding in findings if finding.severity == "info") or "-",
         "false_alarms": ", ".join(alarms) or "-",
     }
-
-
-def _quiet(_line: str) -> None:
-    return
 
 
 if __name__ == "__main__":

@@ -80,10 +80,10 @@ def _begin(sessions: Sessions, lease: Lease) -> dict[str, Evaluation]:
     with sessions.begin() as session:
         leases.hold(session, lease)
         progress.set_stage(session, lease, Stage.EXPORTING)
-        records = progress.evaluations(session, lease.job_id)
-    if missing := NEEDED_EVALUATIONS - {record.name for record in records}:
+        evaluations = progress.evaluations_by_name(session, lease.job_id)
+    if missing := NEEDED_EVALUATIONS - evaluations.keys():
         raise RunUnreadable(f"The trainer finished without the evaluations {', '.join(sorted(missing))}.")
-    return {record.name: Evaluation.model_validate(record.evaluation) for record in records}
+    return evaluations
 
 
 def _put_adapter(store: ObjectStore, lease: Lease, folder: Path) -> list[StoredArtifact]:

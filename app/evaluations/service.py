@@ -44,9 +44,9 @@ class _Taken:
 
 def scores(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> list[EvaluationScore]:
     with sessions() as session:
-        evaluations = _evaluations(session, require_job(session, tenant_id, job_id))
-    found = [verdict.score(name, evaluation) for name, evaluation in evaluations.items()]
-    return sorted(found, key=lambda item: (item.step, item.name == "final"))
+        job = require_job(session, tenant_id, job_id)
+        evaluations = progress.evaluations_by_name(session, job.id)
+    return [verdict.score(name, evaluation) for name, evaluation in evaluations.items()]
 
 
 def compare(
@@ -75,18 +75,13 @@ def compare(
 
 
 def _taken(session: Session, job: Job, name: str, *, param: str) -> _Taken:
-    evaluations = _evaluations(session, job)
+    evaluations = progress.evaluations_by_name(session, job.id)
     if name not in evaluations:
         raise EvaluationNotFound(f"{job.id} has no evaluation `{name[:64]}`.", param=param)
     try:
         return _Taken(job, JobSpec.model_validate(job.spec), name, evaluations[name])
     except ValidationError as error:
         raise SpecUnreadable(f"This version cannot read the spec of {job.id}.", param=param) from error
-
-
-def _evaluations(session: Session, job: Job) -> dict[str, Evaluation]:
-    records = progress.evaluations(session, job.id)
-    return {record.name: Evaluation.model_validate(record.evaluation) for record in records}
 
 
 def _difference(first: JobSpec, second: JobSpec) -> str | None:

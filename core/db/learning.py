@@ -24,18 +24,12 @@ def run_numbers(session: Session, job_id: JobId, spec: JobSpec) -> RunNumbers:
         .limit(MOST_STEPS)
     )
     steps = [StepNumbers(step, metrics) for step, metrics in session.execute(newest)]
-    records = progress.evaluations(session, job_id)
-    evaluations = {record.name: Evaluation.model_validate(record.evaluation) for record in records}
-    return RunNumbers(steps[::-1], held_out_scores(evaluations, spec), asked_of(spec))
+    evaluations = progress.evaluations_by_name(session, job_id)
+    held_out = [_score(name, evaluation, spec) for name, evaluation in evaluations.items()]
+    return RunNumbers(steps[::-1], held_out, _asked(spec))
 
 
-def held_out_scores(evaluations: dict[str, Evaluation], spec: JobSpec) -> list[HeldOutScore]:
-    """In the order in which they were taken."""
-    in_order = sorted(evaluations.items(), key=lambda item: (item[1].step, item[0] == "final"))
-    return [_score(name, evaluation, spec) for name, evaluation in in_order]
-
-
-def asked_of(spec: JobSpec) -> Asked:
+def _asked(spec: JobSpec) -> Asked:
     return Asked(
         num_generations=spec.hyperparameters.num_generations,
         max_completion_length=spec.hyperparameters.max_completion_length,

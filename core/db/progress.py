@@ -22,6 +22,7 @@ from core.db.models import (
     now,
 )
 from core.ids import JobId
+from core.results import Evaluation
 from core.status import Stage
 
 
@@ -194,6 +195,11 @@ def rollouts(session: Session, job_id: JobId, *, step: int) -> Sequence[RolloutR
 def evaluations(session: Session, job_id: JobId) -> Sequence[EvaluationRecord]:
     query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id)
     return session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at)).all()
+
+
+def evaluations_by_name(session: Session, job_id: JobId) -> dict[str, Evaluation]:
+    """With every task's answers, in the order in which they were taken."""
+    return {record.name: Evaluation.model_validate(record.evaluation) for record in evaluations(session, job_id)}
 
 
 def evaluation(session: Session, job_id: JobId, name: str) -> EvaluationRecord | None:
