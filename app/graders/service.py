@@ -17,7 +17,6 @@ from app.jobs.checks import refusal
 from app.jobs.facts import Facts, known_graders, known_terms
 from app.jobs.resolve import pin
 from app.jobs.reward_checks import problems_among
-from core.db import grading_tasks
 from core.db.session import Sessions
 from core.errors import Problem
 from core.grading_tasks import GraderRan, GradingTaskKind, RunGrader
@@ -33,7 +32,7 @@ def run(
 ) -> GraderRunReply:
     terms, sources = _read(sessions, caller.tenant_id, body.grader, any_form=True)
     asked = RunGrader(terms=terms, sources=sources, item=body.item, sample=body.model_sample)
-    ran = _ask(sessions, grading, settings, caller.tenant_id, asked)
+    ran = _ask(grading, settings, caller.tenant_id, asked)
     return reply_of(body.grader, terms, body.model_sample, ran)
 
 
@@ -44,7 +43,7 @@ def validate(
     terms, sources = _read(sessions, caller.tenant_id, body.grader, any_form=False)
     if any(isinstance(term, PinnedReward) for term in terms):
         asked = RunGrader(terms=terms, sources=sources, item={}, sample=None)
-        ran = _ask(sessions, grading, settings, caller.tenant_id, asked)
+        ran = _ask(grading, settings, caller.tenant_id, asked)
         if problems := [_load_problem(name, grade.message) for name, grade in ran.grades.items()]:
             raise refusal(problems, subject=_WHAT)
     return GraderValidateReply(grader=body.grader.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -66,15 +65,11 @@ def _read(
     return pin(known)
 
 
-def _ask(
-    sessions: Sessions, grading: GradingTasks, settings: Settings, tenant_id: TenantId, asked: RunGrader
-) -> GraderRan:
+def _ask(grading: GradingTasks, settings: Settings, tenant_id: TenantId, asked: RunGrader) -> GraderRan:
     asked = asked.model_copy(update={"within_s": settings.grader_wait_s})
     request: dict[str, Any] = asked.model_dump(mode="json")
-    with sessions.begin() as session:
-        task = grading_tasks.add(session, tenant_id=tenant_id, kind=GradingTaskKind.RUN_GRADER, request=request)
-    grading.hint(task.id)
-    return GraderRan.model_validate(grading.answer_of(task.id, within_s=settings.grader_wait_s))
+    answer = grading.ask(tenant_id, GradingTaskKind.RUN_GRADER, request, within_s=settings.grader_wait_s)
+    return GraderRan.model_validate(answer)
 
 
 def _load_problem(name: str, message: str | None) -> Problem:

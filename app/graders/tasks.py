@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -12,7 +12,7 @@ from core.db import grading_tasks
 from core.db.models import GradingTask
 from core.db.session import Sessions
 from core.errors import ServiceError, Unavailable
-from core.grading_tasks import GradingTaskStatus
+from core.grading_tasks import GradingTaskKind, GradingTaskStatus
 from core.ids import GradingTaskId, TenantId
 from core.queue import GRADING_QUEUE, GRADING_TASK
 
@@ -71,21 +71,26 @@ class GradingTasks:
 
     def wait(self, task_id: GradingTaskId, *, within_s: float) -> GradingTask | None:
         """The task once it has ended; None when it has not in time. Raises GradingBusy."""
-        task = self._poll(task_id, within_s)
+        task = self._read(task_id)
+        if task is not None and not task.status.is_final:
+            with self._seat(task.tenant_id):
+                task = self._poll(task_id, within_s)
         return task if task is not None and task.status.is_final else None
 
-    def answer_of(self, task_id: GradingTaskId, *, within_s: float) -> dict[str, Any]:
-        """The answer, for a client that has nothing without it.
+    def ask(
+        self, tenant_id: TenantId, kind: GradingTaskKind, request: Mapping[str, Any], *, within_s: float
+    ) -> dict[str, Any]:
+        """The answer, for a client that has nothing without it. The seat comes first: who is refused leaves no task.
 
-        Raises GradingWorkerAway, GradingTooSlow, GradingBusy or GradingFailed; then nobody begins the task any more.
+        Raises GradingBusy, GradingWorkerAway, GradingTooSlow or GradingFailed; then nobody begins the task any more.
         """
-        try:
-            task = self._poll(task_id, within_s)
-        except GradingBusy:
-            self._withdraw(task_id)
-            raise
+        with self._seat(tenant_id):
+            with self._sessions.begin() as session:
+                added = grading_tasks.add(session, tenant_id=tenant_id, kind=kind, request=request)
+            self.hint(added.id)
+            task = self._poll(added.id, within_s)
         if task is None or not task.status.is_final:
-            self._withdraw(task_id)
+            self._withdraw(added.id)
             if task is not None and task.status is GradingTaskStatus.RUNNING:
                 raise GradingTooSlow(f"The grading worker is still at it after {within_s:g} s.")
             raise GradingWorkerAway(f"The grading worker has not answered within {within_s:g} s.")
@@ -115,13 +120,8 @@ class GradingTasks:
     def _poll(self, task_id: GradingTaskId, within_s: float) -> GradingTask | None:
         """As it is once it has ended, or when the time is over; None for one that is not there."""
         deadline = time.monotonic() + within_s
-        task = self._read(task_id)
-        if task is None or task.status.is_final:
-            return task
-        with self._seat(task.tenant_id):
-            while task is not None and not task.status.is_final and time.monotonic() < deadline:
-                time.sleep(POLL_S)
-                task = self._read(task_id)
+        while (task := self._read(task_id)) is not None and not task.status.is_final and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         return task
 
     def _read(self, task_id: GradingTaskId) -> GradingTask | None:

@@ -138,9 +138,9 @@ class TestWithAWaitThatIsLong:
             waiting = pool.submit(client.post, RUN, json=BODY)
             wait_until(lambda: all_tasks(sessions), what="the first request waits")
             refused = client.post(RUN, json=BODY)
-            assert not waiting.done()
             assert (refused.status_code, error_of(refused)["code"]) == (503, "grading_busy")
-            assert waiting.result().status_code == 503
+            assert error_of(waiting.result())["code"] == "grading_worker_away"
+        assert len(all_tasks(sessions)) == 1, "who is refused leaves no task"
 
     def test_a_task_that_a_worker_has_begun_is_too_slow_and_not_a_worker_that_is_away(
         self, client: TestClient, sessions: Sessions
