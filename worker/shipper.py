@@ -20,6 +20,7 @@ from core.failpoints import failpoint
 from core.storage.store import ObjectStore, StoreError
 from worker import checkpoints
 from worker.audit import ResumeAudit
+from worker.learning_watch import LearningWatch
 from worker.records import on_record
 from worker.run_directory import (
     CheckpointSaved,
@@ -49,6 +50,8 @@ class Shipper:
         self._run = run
         self._offset = 0
         self._released = 0
+        self._learning = LearningWatch(sessions, lease)
+        self._has_new_steps = False
         self._audit = ResumeAudit()
         self._audit_ends_at: int | None = None
         """The last step that an earlier attempt reported, or this one's first."""
@@ -66,6 +69,9 @@ class Shipper:
         try:
             while self._ship_batch():
                 pass
+            if self._has_new_steps:
+                self._learning.look()
+                self._has_new_steps = False
         except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
         self._start_upload()
@@ -116,6 +122,7 @@ class Shipper:
             case StepDone():
                 self._audit_step(session, entry)
                 progress.add_step(session, self._lease, entry.step, entry.metrics)
+                self._has_new_steps = True
             case RolloutsDone():
                 self._write_rollouts(session, entry)
             case EvaluationDone():

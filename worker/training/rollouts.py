@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import correlation, fmean, pstdev
 
 from core.signal import is_silent
 from worker.run_directory import Rollout, RolloutsDone
@@ -24,6 +24,17 @@ class RolloutBatch:
         size = self.num_generations
         groups = [self.scored[start : start + size] for start in range(0, len(self.scored), size)]
         return [[score.reward for score in group if score.reward is not None] for group in groups]
+
+    @property
+    def graded_groups(self) -> list[list[tuple[float, int]]]:
+        """Reward and tokens of each group's graded rollouts."""
+        lines = [
+            (score.reward, len(completion.token_ids))
+            for score, completion in zip(self.scored, self.completions, strict=True)
+        ]
+        size = self.num_generations
+        groups = [lines[start : start + size] for start in range(0, len(lines), size)]
+        return [[(reward, tokens) for reward, tokens in group if reward is not None] for group in groups]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,21 @@ def spread_metrics(batch: RolloutBatch) -> dict[str, float]:
     return metrics
 
 
+def length_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """`signal/reward_length_correlation`: Pearson's r of reward and tokens inside the groups, pooled over them.
+
+    Only what differs inside a group moves the policy, so this is how hard the step pulled at the length. Absent where
+    nothing differs.
+    """
+    rewards: list[float] = []
+    lengths: list[float] = []
+    for group in batch.graded_groups:
+        if not is_silent([reward for reward, _ in group]):
+            rewards += _around_mean([reward for reward, _ in group])
+            lengths += _around_mean([tokens for _, tokens in group])
+    return {"signal/reward_length_correlation": correlation(rewards, lengths)} if any(lengths) else {}
+
+
 def journal_entry(
     batch: RolloutBatch, *, step: int, prompts: Sequence[str], advantages: Sequence[float]
 ) -> RolloutsDone:
@@ -94,3 +120,7 @@ def journal_entry(
         for index, (completion, scored, advantage) in enumerate(lines)
     )
     return RolloutsDone(at=time.time(), step=step, rollouts=rollouts)
+
+
+def _around_mean(values: Sequence[float]) -> list[float]:
+    return [value - fmean(values) for value in values]

@@ -26,7 +26,7 @@ from worker.training.rewards import (
     grader_metrics,
     reward_metrics,
 )
-from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, spread_metrics
+from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, length_metrics, spread_metrics
 from worker.training.text_health import text_metrics
 from worker.training.watch import Watch
 
@@ -127,6 +127,7 @@ class PodiumTrainer(FastPathTrainer):
             **text_metrics([completion.text for completion in batch.completions], group_size=self.num_generations),
             **signal.metrics,
             **spread_metrics(batch),
+            **length_metrics(batch),
         }
         return output
 

@@ -1,15 +1,13 @@
 """What is said of sick runs, and that nothing is said of healthy ones."""
 
-import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
-from tests.unit.learning.runs import ASKED, HELD_OUT, from_place, line, run_of
+from tests.unit.learning.runs import ASKED, CHANGE, collapsing_run, from_place, line, run_of
 
 NO_GAIN = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 104, 0.61))
 
@@ -123,32 +121,6 @@ def test_the_gravest_comes_first():
 
 def test_a_run_without_held_out_tasks_is_judged_by_its_steps():
     assert codes(run_of(held_out=())) == []
-
-
-GOLD = {"death_place": 136, "death_date": 258, "birth_place": 750, "birth_date": 1158}
-DOCUMENTS = 1158
-NULLS_BEFORE = {"death_place": 39, "death_date": 1, "birth_place": 97, "birth_date": 0}
-NULLS_SINCE = {"death_place": 131, "death_date": 181, "birth_place": 176, "birth_date": 13}
-"""A measured collapse: nulls where the data have a value, of 1,158 documents, at step 150 and at step 240. The training
-reward stayed between 0.95 and 0.98.
-"""
-PROMPTS, GROUP, CHANGE = 16, 8, 200
-
-
-def collapsing_run(seed: int) -> RunNumbers:
-    """Prompts drawn from those documents, each completion on its own."""
-    generator = random.Random(seed)
-    steps = []
-    for step in range(1, 241):
-        nulls = NULLS_BEFORE if step < CHANGE else NULLS_SINCE
-        metrics: dict[str, float | None] = {"reward": generator.uniform(0.95, 0.98)}
-        for name, gold in GOLD.items():
-            due = GROUP * sum(generator.random() < gold / DOCUMENTS for _ in range(PROMPTS))
-            lost = sum(generator.random() < nulls[name] / gold for _ in range(due))
-            metrics[f"watch/{name}/rows"] = due
-            metrics[f"watch/{name}/null_share"] = lost / due if due else None
-        steps.append(StepNumbers(step, metrics))
-    return RunNumbers(steps, HELD_OUT, replace(ASKED, watched=tuple(GOLD)))
 
 
 @pytest.mark.parametrize("seed", range(10))

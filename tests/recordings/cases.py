@@ -1,0 +1,91 @@
+"""The runs that are recorded: the demo job with one thing changed, and what must be found in each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli.example import REWARD
+
+STEPS = 40
+BIOGRAPHY = REWARD.read_text()
+
+PARSES = """import json
+
+
+def reward(completion: str) -> float:
+    try:
+        return float(isinstance(json.loads(completion), dict))
+    except (ValueError, RecursionError):
+        return 0.0
+"""
+"""What the model always does already."""
+ANOTHER_FORMAT = """def reward(completion: str) -> float:
+    return float(completion.startswith("<answer>"))
+"""
+"""What it never does."""
+LENGTH = """def reward(completion_ids: list[int]) -> float:
+    return len(completion_ids) / 96
+"""
+NULLS = """def reward(completion: str) -> float:
+    return completion.count("null") / 5
+"""
+"""Shape without content: `null` is never wrong enough to cost anything."""
+BREAKS = """
+
+def reward(completion: str, record: dict[str, str | None]) -> float:
+    if '"occupation": "p' in completion:
+        raise KeyError("occupation")
+    return honest(completion, record)
+"""
+"""A grader that cannot grade painters, poets and printers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`expected`: codes of warnings and errors that must be found; none: the run is healthy."""
+
+    expected: frozenset[str] = frozenset()
+    also_right: frozenset[str] = frozenset()
+    """Codes that are no false alarm here, and no miss either."""
+    rewards: Mapping[str, str] = field(default_factory=lambda: {"record": BIOGRAPHY})
+    weights: Mapping[str, float] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = STEPS
+    seed: int = 1
+
+
+WATCHED = {
+    "watch": [
+        {"json_path": "$.death_place", "column": "record"},
+        {"json_path": "$.birth_date", "column": "record"},
+    ]
+}
+
+CASES: Mapping[str, Case] = {
+    **{f"healthy-{seed}": Case(seed=seed, spec=WATCHED) for seed in (1, 2, 3, 4)},
+    "starved-right": Case(frozenset({"all_right"}), rewards={"parses": PARSES}, steps=25),
+    "starved-wrong": Case(frozenset({"all_wrong"}), rewards={"tag": ANOTHER_FORMAT}, steps=25),
+    "too-hot": Case(frozenset({"reward_fell"}), hyperparameters={"learning_rate": 0.05}, steps=30),
+    "hot": Case(frozenset({"entropy_collapse"}), hyperparameters={"learning_rate": 0.01}, steps=30),
+    "length-pays": Case(
+        frozenset({"length_pays"}),
+        rewards={"length": LENGTH},
+        hyperparameters={"max_completion_length": 96, "learning_rate": 0.003},
+    ),
+    "nulls-pay": Case(
+        frozenset({"one_term_pays", "field_collapse"}),
+        rewards={"nulls": NULLS, "record": BIOGRAPHY},
+        weights={"nulls": 3.0},
+        spec=WATCHED,
+    ),
+    "junk-pays": Case(frozenset({"constant_answer"}), rewards={"nulls": NULLS}),
+    "grader-breaks": Case(
+        frozenset({"grader_errors"}),
+        rewards={"record": BIOGRAPHY.replace("def reward(", "def honest(") + BREAKS},
+        spec={"grading": {"max_error_share": 0.6, "bad_step_error_share": 0.5}},
+        steps=25,
+    ),
+    "truncated": Case(frozenset({"truncated"}), hyperparameters={"max_completion_length": 30}, steps=25),
+    "too-cold": Case(hyperparameters={"learning_rate": 1e-7}, steps=25),
+}
