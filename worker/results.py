@@ -9,6 +9,7 @@ from datetime import datetime
 from core import verdict
 from core.db.models import Job, JobAttempt
 from core.learning.finding import LearningFinding, Severity
+from core.learning.taught import Taught
 from core.results import (
     ArtifactFacts,
     AttemptFacts,
@@ -45,6 +46,7 @@ class LedgerFacts:
     redone_steps: int
     findings: Sequence[LearningFinding] = ()
     """What rules say of the run's own numbers, the gravest first."""
+    taught: Taught | None = None
 
 
 def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: float) -> JobResults:
@@ -74,6 +76,7 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
             ungraded_rollouts=summary.ungraded_rollouts,
             ended_early=summary.ended_early,
             findings=tuple(_finding(finding) for finding in facts.findings),
+            taught=facts.taught,
         ),
         time=summary.phases,
         tokens=Tokens(generated=summary.generated_tokens, trained=summary.trained_tokens),

@@ -21,7 +21,7 @@ from core.storage.store import ObjectStore, StoreError
 from worker import checkpoints
 from worker.audit import ResumeAudit
 from worker.learning_watch import LearningWatch
-from worker.records import on_record
+from worker.records import on_record, rows_by_outcome
 from worker.run_directory import (
     CheckpointSaved,
     EvaluationDone,
@@ -139,6 +139,8 @@ class Shipper:
         rollouts = [rollout.model_dump(mode="json") for rollout in kept]
         progress.add_rollouts(session, self._lease, entry.step, rollouts)
         progress.drop_rollouts(session, self._lease, up_to_step=entry.step - spec.record.steps)
+        rows = rows_by_outcome(entry.rollouts, group_size=size, pass_threshold=spec.pass_threshold)
+        progress.add_groups(session, self._lease, entry.step, rows)
 
     def _audit_step(self, session: Session, entry: StepDone) -> None:
         """Compare a step that an earlier attempt did too, and tell the result after the last of them."""

@@ -3,15 +3,18 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.db import events
-from core.db.models import EvaluationRecord, Job, JobEvent, StepMetrics
+from core.db.models import EvaluationRecord, GroupsRecord, Job, JobEvent, StepMetrics
 from core.ids import JobId
+from core.learning.bill import bill_of
 from core.learning.facts import asked_of, held_out_score
 from core.learning.finding import LearningFinding
+from core.learning.groups import StepGroups, prompts_of, windows_of
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
+from core.learning.taught import Taught
 from core.results import Evaluation
 from core.spec import JobSpec
 
@@ -26,11 +29,11 @@ def run_numbers(session: Session, job_id: JobId, spec: JobSpec) -> RunNumbers:
     return RunNumbers(steps, new_scores(session, job_id, spec, known=()), asked_of(spec))
 
 
-def new_steps(session: Session, job_id: JobId, *, after: int) -> list[StepNumbers]:
+def new_steps(session: Session, job_id: JobId, *, after: int, to_step: int | None = None) -> list[StepNumbers]:
     """In order, up to where the job is: what an earlier attempt did beyond that is superseded."""
     newest = (
         select(StepMetrics.step, StepMetrics.metrics)
-        .where(StepMetrics.job_id == job_id, StepMetrics.step > after, StepMetrics.step <= _reached(job_id))
+        .where(StepMetrics.job_id == job_id, StepMetrics.step > after, StepMetrics.step <= _last(job_id, to_step))
         .order_by(StepMetrics.step.desc())
         .limit(MOST_STEPS)
     )
@@ -42,10 +45,27 @@ def new_scores(session: Session, job_id: JobId, spec: JobSpec, *, known: Collect
     query = select(EvaluationRecord).where(
         EvaluationRecord.job_id == job_id,
         EvaluationRecord.name.not_in(known),
-        EvaluationRecord.step <= _reached(job_id),
+        EvaluationRecord.step <= _last(job_id),
     )
     records = session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at))
     return [held_out_score(one.name, Evaluation.model_validate(one.evaluation), spec) for one in records]
+
+
+def taught(session: Session, job_id: JobId, *, from_step: int = 0, to_step: int | None = None) -> Taught:
+    """What these steps taught; of more than `MOST_STEPS`, the newest."""
+    newest = (
+        select(GroupsRecord.step, GroupsRecord.rows)
+        .where(
+            GroupsRecord.job_id == job_id,
+            GroupsRecord.step >= from_step,
+            GroupsRecord.step <= _last(job_id, to_step),
+        )
+        .order_by(GroupsRecord.step.desc())
+        .limit(MOST_STEPS)
+    )
+    groups = [StepGroups(step, rows) for step, rows in session.execute(newest)][::-1]
+    steps = new_steps(session, job_id, after=from_step - 1, to_step=to_step)
+    return Taught(prompts=prompts_of(groups), windows=windows_of(groups), bill=bill_of(steps))
 
 
 def open_findings(session: Session, job_id: JobId) -> dict[str, int]:
@@ -79,5 +99,7 @@ def tell_healed(session: Session, job_id: JobId, code: str, *, step: int) -> Non
     events.add(session, job_id, code=HEALED, message=message, data={"finding": code, "step": step})
 
 
-def _reached(job_id: JobId) -> Any:
-    return select(Job.step).where(Job.id == job_id).scalar_subquery()
+def _last(job_id: JobId, to_step: int | None = None) -> Any:
+    """The step that the job has reached, or an earlier one."""
+    reached = select(Job.step).where(Job.id == job_id).scalar_subquery()
+    return reached if to_step is None else func.least(reached, to_step)

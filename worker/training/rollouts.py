@@ -1,11 +1,12 @@
 """What one generation batch taught: its journal entry, its silent groups, its metrics."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import correlation, fmean, pstdev
 
-from core.signal import is_silent
+from core.signal import GroupOutcome, is_silent, outcome_of
 from worker.run_directory import Rollout, RolloutsDone
 from worker.training.rewards import Completion, Scored, journal_extra, journal_grades
 
@@ -65,10 +66,9 @@ class Signal:
 
 def find_signal(groups: Sequence[Sequence[float]], pass_threshold: float) -> Signal:
     """`groups`: the rewards of each group."""
-    graded = [rewards for rewards in groups if rewards]
-    silent = [rewards[0] for rewards in graded if is_silent(rewards)]
-    right = sum(reward >= pass_threshold for reward in silent)
-    return Signal(len(graded), right, len(silent) - right)
+    outcomes = Counter(outcome_of(rewards, pass_threshold) for rewards in groups)
+    right, wrong = outcomes[GroupOutcome.ALL_RIGHT], outcomes[GroupOutcome.ALL_WRONG]
+    return Signal(outcomes[GroupOutcome.MIXED] + right + wrong, right, wrong)
 
 
 def spread_metrics(batch: RolloutBatch) -> dict[str, float]:
