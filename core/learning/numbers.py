@@ -135,6 +135,11 @@ class RunNumbers:
         difference = fmean(late) - fmean(early)
         return Change(fmean(early), fmean(late), _standard_errors(early, late, difference))
 
+    def mean(self, name: str) -> float | None:
+        """Over the whole run; None where too few steps reported it."""
+        series = self.series(name)
+        return fmean(series.values) if len(series) >= FEWEST_STEPS else None
+
     def late(self, name: str) -> float | None:
         """Its mean over the end of the run."""
         series = self.series(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 from cli.example import REWARD
 
-STEPS = 40
+STEPS = 25
 BIOGRAPHY = REWARD.read_text()
 
 PARSES = """import json
@@ -62,12 +62,14 @@ WATCHED = {
     ]
 }
 
+NO_GRADIENT = frozenset({"steps_without_gradient"})
+
 CASES: Mapping[str, Case] = {
-    **{f"healthy-{seed}": Case(seed=seed, spec=WATCHED) for seed in (1, 2, 3, 4)},
-    "starved-right": Case(frozenset({"all_right"}), rewards={"parses": PARSES}, steps=25),
-    "starved-wrong": Case(frozenset({"all_wrong"}), rewards={"tag": ANOTHER_FORMAT}, steps=25),
-    "too-hot": Case(frozenset({"reward_fell"}), hyperparameters={"learning_rate": 0.05}, steps=30),
-    "hot": Case(frozenset({"entropy_collapse"}), hyperparameters={"learning_rate": 0.01}, steps=30),
+    **{f"healthy-{seed}": Case(seed=seed, spec=WATCHED, steps=30) for seed in (1, 2, 3, 4)},
+    "starved-right": Case(frozenset({"all_right"}), NO_GRADIENT, rewards={"parses": PARSES}, steps=20),
+    "starved-wrong": Case(frozenset({"all_wrong"}), NO_GRADIENT, rewards={"tag": ANOTHER_FORMAT}),
+    "too-hot": Case(frozenset({"reward_fell"}), hyperparameters={"learning_rate": 0.05}),
+    "hot": Case(frozenset({"entropy_collapse"}), hyperparameters={"learning_rate": 0.01}),
     "length-pays": Case(
         frozenset({"length_pays"}),
         rewards={"length": LENGTH},
@@ -84,8 +86,7 @@ CASES: Mapping[str, Case] = {
         frozenset({"grader_errors"}),
         rewards={"record": BIOGRAPHY.replace("def reward(", "def honest(") + BREAKS},
         spec={"grading": {"max_error_share": 0.6, "bad_step_error_share": 0.5}},
-        steps=25,
     ),
-    "truncated": Case(frozenset({"truncated"}), hyperparameters={"max_completion_length": 30}, steps=25),
-    "too-cold": Case(hyperparameters={"learning_rate": 1e-7}, steps=25),
+    "truncated": Case(frozenset({"truncated"}), hyperparameters={"max_completion_length": 30}),
+    "too-cold": Case(hyperparameters={"learning_rate": 1e-7}),
 }

@@ -7,8 +7,8 @@ arithmetic, so a new recording is a new draw. Without names, those that have no 
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,9 +24,10 @@ from core.spec import DataRef, JobSpec, PinnedReward
 from tests.recordings.cases import CASES, Case
 from tests.recordings.recording import of_run, path_of
 from worker.run_directory import RunDirectory, RunPlan
+from worker.training import run as trainer
 
 MODEL = CHECKOUT / "examples/tiny_model/podium-tiny"
-HELD_OUT_TASKS = 100
+HELD_OUT_TASKS = 60
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -34,6 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.recordings.record")
     parser.add_argument("names", nargs="*", choices=[[], *CASES])
     names = parser.parse_args().names or [name for name in CASES if not path_of(name).exists()]
+    os.environ |= ONE_THREAD
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["worker.training.job"])
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             run = _lay_out(RunDirectory(Path(folder).resolve()), CASES[name])
@@ -85,17 +88,20 @@ def _rewards(run: RunDirectory, case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _train(run: RunDirectory) -> None:
-    with run.log.open("wb") as log:
-        subprocess.run(
-            [sys.executable, "-m", "worker.training.run", str(run.path)],
-            env=os.environ | ONE_THREAD,
-            stdout=log,
-            stderr=log,
-            check=False,
-        )
+    process = multiprocessing.get_context("forkserver").Process(target=_trainer_main, args=(run,))
+    process.start()
+    process.join()
     outcome = run.read_outcome()
     if outcome is None or outcome.kind != "finished":
         raise SystemExit(f"{outcome}\n{run.log.read_text()[-4000:]}")
+
+
+def _trainer_main(run: RunDirectory) -> None:
+    log = os.open(run.log, os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.argv = ["worker.training.run", str(run.path)]
+    trainer.main()
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ SICK: Mapping[str, dict[str, Any]] = {
     "sampler_differs": {"sampling__sampling_logp_difference__mean": line(0.8, 0.9)},
     "reward_up_held_out_not": {"held_out": NO_GAIN},
     "length_pays": {"completions__mean_length": line(40, 140), "held_out": NO_GAIN},
+    "constant_answer": {"completions__most_common_share": from_place(0.5, 0.1, 0.95)},
+    "refusals_rise": {"completions__refusal_share": from_place(0.5, 0.01, 0.4)},
     "one_term_pays": {"rewards__match__mean": line(0.6, 0.3)},
     "reward_did_not_move": {
         "reward": line(0.5, 0.5),
@@ -93,7 +95,14 @@ def test_each_finding_says_what_to_do_and_what_it_is_based_on(code: str):
 
 
 @pytest.mark.parametrize(
-    ("code", "began"), [("truncated", 50), ("entropy_collapse", 40), ("field_collapse", 60), ("pattern_spreads", 50)]
+    ("code", "began"),
+    [
+        ("truncated", 50),
+        ("entropy_collapse", 40),
+        ("field_collapse", 60),
+        ("pattern_spreads", 50),
+        ("refusals_rise", 50),
+    ],
 )
 def test_a_finding_says_at_which_step_it_began(code: str, began: int):
     finding = next(one for one in learning_findings(run_of(**SICK[code])) if one.code == code)
@@ -103,6 +112,21 @@ def test_a_finding_says_at_which_step_it_began(code: str, began: int):
 @pytest.mark.parametrize("steps", range(10))
 def test_a_run_of_a_few_steps_is_not_judged(steps: int):
     assert codes(run_of(steps=steps, **SICK["reward_fell"])) == []
+
+
+def test_a_reward_for_length_is_found_though_the_held_out_tasks_pay_for_it_too():
+    longer = {"completions__mean_length": line(40, 140), "signal__reward_length_correlation": line(0.9, 0.9)}
+    assert codes(run_of(**longer)) == ["length_pays"]
+
+
+def test_longer_answers_that_are_right_more_often_are_healthy():
+    """Reasoning grows longer as it gets better; among the answers to one prompt the longer ones are no better."""
+    longer = {"completions__mean_length": line(40, 140), "signal__reward_length_correlation": line(0.2, 0.1)}
+    assert codes(run_of(**longer)) == []
+
+
+def test_few_possible_answers_are_not_one_answer_to_everything():
+    assert codes(run_of(completions__most_common_share=line(0.6, 0.85))) == []
 
 
 def test_what_is_not_a_number_is_said_and_poisons_no_other_rule():
