@@ -16,6 +16,7 @@ from core.learning.groups import StepGroups, prompts_of, windows_of
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
 from core.learning.taught import Taught
 from core.results import Evaluation
+from core.signal import GroupOutcome
 from core.spec import JobSpec
 
 MOST_STEPS = 10_000
@@ -63,7 +64,10 @@ def taught(session: Session, job_id: JobId, *, from_step: int = 0, to_step: int 
         .order_by(GroupsRecord.step.desc())
         .limit(MOST_STEPS)
     )
-    groups = [StepGroups(step, rows) for step, rows in session.execute(newest)][::-1]
+    groups = [
+        StepGroups(step, {GroupOutcome(outcome): lines for outcome, lines in rows.items()})
+        for step, rows in session.execute(newest)
+    ][::-1]
     steps = new_steps(session, job_id, after=from_step - 1, to_step=to_step)
     return Taught(prompts=prompts_of(groups), windows=windows_of(groups), bill=bill_of(steps))
 

@@ -138,14 +138,28 @@ def nothing_happened(run: RunNumbers) -> Iterator[LearningFinding]:
     )
 
 
+def held_out_ungraded(run: RunNumbers) -> Iterator[LearningFinding]:
+    if not run.held_out or any(one.tasks for one in run.held_out):
+        return
+    yield LearningFinding(
+        "held_out_ungraded",
+        Severity.ERROR,
+        "Not one held-out answer could be graded, so nothing can be said of what the model learned.",
+        "Mend the reward: `podium reward test` runs it on rows of the file.",
+        "Stored rollouts can be scored again with a new version of the reward.",
+        run.held_out[0].step,
+        {"evaluations": len(run.held_out)},
+    )
+
+
 def too_few_tasks(run: RunNumbers) -> Iterator[LearningFinding]:
     tasks = max((one.tasks for one in run.held_out), default=0)
-    if not run.held_out or tasks >= FEW_TASKS:
+    if not 0 < tasks < FEW_TASKS:
         return
     yield LearningFinding(
         "few_held_out_tasks",
         Severity.INFO,
-        f"{tasks} held-out tasks show only large changes.",
+        f"{tasks} held-out task{'s' if tasks > 1 else ''} can show only a large change.",
         "Give a validation file with 100 rows or more.",
         "Several samples per task (evaluation.samples_per_task) narrow the interval of the mean reward.",
         None,
@@ -161,5 +175,6 @@ RULES: tuple[Callable[[RunNumbers], Iterator[LearningFinding]], ...] = (
     truncated,
     grader_errors,
     nothing_happened,
+    held_out_ungraded,
     too_few_tasks,
 )

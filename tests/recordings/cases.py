@@ -23,8 +23,8 @@ ANOTHER_FORMAT = """def reward(completion: str) -> float:
     return float(completion.startswith("<answer>"))
 """
 """What it never does."""
-LENGTH = """def reward(completion_ids: list[int]) -> float:
-    return len(completion_ids) / 96
+LENGTH = """def reward(completion: str) -> float:
+    return len(completion) / 200
 """
 NULLS = """def reward(completion: str) -> float:
     return completion.count("null") / 5
@@ -77,6 +77,7 @@ CASES: Mapping[str, Case] = {
     ),
     "nulls-pay": Case(
         frozenset({"one_term_pays", "field_collapse"}),
+        frozenset({"constant_answer", "all_wrong"}) | NO_GRADIENT,
         rewards={"nulls": NULLS, "record": BIOGRAPHY},
         weights={"nulls": 3.0},
         spec=WATCHED,

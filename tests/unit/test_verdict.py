@@ -154,6 +154,18 @@ def test_five_tasks_can_show_nothing_and_the_verdict_says_so():
     assert "5 tasks are too few to show any change; use at least 6." in found.sentence
 
 
+def test_two_tasks_are_compared_and_can_show_nothing():
+    found = paired(2, 0, 0)
+    assert (found.outcome, found.p_value, found.fixed) == ("no_significant_change", 0.5, 2)
+    assert "2 tasks are too few to show any change; use at least 6." in found.sentence
+
+
+def test_one_task_is_no_comparison_and_it_is_not_called_ungraded():
+    found = paired(1, 0, 0)
+    assert found.outcome == "not_comparable"
+    assert found.sentence == "Not comparable: fewer than 2 held-out tasks; use at least 6."
+
+
 def test_why_nothing_changed_is_said_only_where_nothing_did():
     same, better = evaluation([RIGHT, WRONG] * 10), evaluation([RIGHT] * 20)
     assert judge(same, same, why="All groups were silent.").sentence.endswith(" All groups were silent.")

@@ -60,12 +60,3 @@ def test_the_pass_before_anything_is_left_out_is_always_paid():
 def test_a_step_that_reuses_rollouts_is_as_silent_as_the_one_that_made_them():
     bill = bill_of([step(1, silent=0.5), step(2, silent=None, generation=0.0, reward=0.0)])
     assert bill.passes_s == 0.5 * 5 * 2
-
-
-def test_the_measured_run_shows_what_its_silence_cost():
-    """8,847 s, of which the passes took 92 %; with 90 % of the groups silent."""
-    seconds = {"generation": 393.0, "weight_sync": 79.0, "reward": 18.0, "logprobs_no_grad": 1861.0}
-    passes = {"forward": 1916.0, "backward": 4360.0, "optimizer": 0.0}
-    bill = bill_of([step(1, silent=0.9, **seconds, **passes)])
-    assert bill.passes_s == pytest.approx(0.9 * 8137)
-    assert bill.generation_s + bill.reward_s == pytest.approx(0.9 * 411)
