@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from core.chat import ChatMessage
 from core.reward_source import FORMS, GROUND_TRUTH, RewardEntry, RewardForm, sources
-from core.rows import ChatMessage
 from core.strict_json import strict_json
 from worker.grading.grades import Rollout
 from worker.grading.logged import ExtraLog, MetricLog
