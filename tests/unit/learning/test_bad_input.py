@@ -34,7 +34,7 @@ def test_no_rule_breaks_on_one_odd_metric(name: str, odd: float | None):
     bill_of(steps)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), st.sampled_from([*ODD, 0.5, 1.0])), max_size=25))
 def test_no_rule_breaks_on_any_mixture(metrics: list[dict[str, float | None]]):
     steps = [StepNumbers(number, one) for number, one in enumerate(metrics, start=1)]
