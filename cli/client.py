@@ -8,7 +8,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cli.errors import RequestFailed, ServerUnreachable
-from core.learning.taught import Bill, Prompts, Window
+from core.taught import Bill, Prompts, Window
 
 TIMEOUT_S = 60.0
 ENDED = frozenset({"succeeded", "failed", "cancelled"})

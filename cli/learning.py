@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cli.client import LearningView
-from core.learning.taught import Bill, Window
+from core.taught import Bill, Window
 
 
 def window_rows(report: LearningView) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from core.learning.taught import Taught
+from core.taught import Taught
 
 SCHEMA_VERSION: Final = 1
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"

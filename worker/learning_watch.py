@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from core.db import learning, leases
 from core.db.leases import Lease
 from core.db.session import Sessions
-from core.learning.facts import asked_of
-from core.learning.finding import LearningFinding, Severity
+from core.learning.finding import FindingKey, LearningFinding, Severity
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
+from core.run_facts import asked_of
 
 HEALED_AFTER_STEPS = 10
 """So long a finding must be gone before it is called healed: near its threshold it would come and go."""
@@ -28,7 +28,7 @@ class LearningWatch:
         self._lease = lease
         self._steps: list[StepNumbers] = []
         self._scores: list[HeldOutScore] = []
-        self._open: dict[str, int] = {}
+        self._open: dict[FindingKey, int] = {}
         """The findings that were told: the last step at which each was found, by this attempt or an earlier one. Steps
         that are done again before it say nothing of its healing.
         """
@@ -40,12 +40,12 @@ class LearningWatch:
         if not has_news:
             return
         found = {
-            finding.code: finding
+            finding.key: finding
             for finding in learning_findings(RunNumbers(self._steps, self._scores, asked_of(self._lease.spec)))
             if finding.severity is not Severity.INFO
         }
         step = self._steps[-1].step
-        self._open |= {code: max(step, self._open[code]) for code in found.keys() & self._open.keys()}
+        self._open |= {key: max(step, self._open[key]) for key in found.keys() & self._open.keys()}
         if found.keys() - self._open.keys() or self._healed(step):
             self._tell(found, step)
 
@@ -62,17 +62,17 @@ class LearningWatch:
             self._open = learning.open_findings(session, job_id)
         return True
 
-    def _healed(self, step: int) -> set[str]:
-        return {code for code, last in self._open.items() if step - last >= HEALED_AFTER_STEPS}
+    def _healed(self, step: int) -> set[FindingKey]:
+        return {key for key, last in self._open.items() if step - last >= HEALED_AFTER_STEPS}
 
-    def _tell(self, found: Mapping[str, LearningFinding], step: int) -> None:
+    def _tell(self, found: Mapping[FindingKey, LearningFinding], step: int) -> None:
         job_id, healed = self._lease.job_id, self._healed(step)
         with self._sessions.begin() as session:
             leases.hold(session, self._lease)
             told = learning.open_findings(session, job_id).keys()
-            for code in (code for code in found if code not in told):
-                learning.tell_finding(session, job_id, found[code], step=step)
-            for code in sorted(healed & told):
-                learning.tell_healed(session, job_id, code, step=step)
-        still = {code: last for code, last in self._open.items() if code not in healed}
+            for key in (key for key in found if key not in told):
+                learning.tell_finding(session, job_id, found[key], step=step)
+            for key in (key for key in self._open if key in healed & told):
+                learning.tell_healed(session, job_id, key, step=step)
+        still = {key: last for key, last in self._open.items() if key not in healed}
         self._open = dict.fromkeys(found, step) | still

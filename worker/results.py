@@ -9,7 +9,6 @@ from datetime import datetime
 from core import verdict
 from core.db.models import Job, JobAttempt
 from core.learning.finding import LearningFinding, Severity
-from core.learning.taught import Taught
 from core.results import (
     ArtifactFacts,
     AttemptFacts,
@@ -28,6 +27,7 @@ from core.results import (
     Tokens,
 )
 from core.spec import JobSpec
+from core.taught import Taught
 from worker.run_directory import Summary
 
 NEARLY_SILENT = 0.9

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.jobs.replies import Reply
-from core.learning.taught import Bill, Prompts, Window
+from core.taught import Bill, Prompts, Window
 
 EXAMPLE: JsonDict = {
     "object": "fine_tuning.job.learning",

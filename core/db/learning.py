@@ -10,14 +10,14 @@ from core.db import events
 from core.db.models import EvaluationRecord, GroupsRecord, Job, JobEvent, StepMetrics
 from core.ids import JobId
 from core.learning.bill import bill_of
-from core.learning.facts import asked_of, held_out_score
-from core.learning.finding import LearningFinding
+from core.learning.finding import FindingKey, LearningFinding
 from core.learning.groups import StepGroups, prompts_of, windows_of
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
-from core.learning.taught import Taught
 from core.results import Evaluation
+from core.run_facts import asked_of, held_out_score
 from core.signal import GroupOutcome
 from core.spec import JobSpec
+from core.taught import Taught
 
 MOST_STEPS = 10_000
 """A longer run is judged by its newest: what is wrong now began in them, or is still true."""
@@ -72,15 +72,16 @@ def taught(session: Session, job_id: JobId, *, from_step: int = 0, to_step: int 
     return Taught(prompts=prompts_of(groups), windows=windows_of(groups), bill=bill_of(steps))
 
 
-def open_findings(session: Session, job_id: JobId) -> dict[str, int]:
+def open_findings(session: Session, job_id: JobId) -> dict[FindingKey, int]:
     """What was told and has not healed since, whatever attempt told it: at which step each was found."""
     query = select(JobEvent.code, JobEvent.data).where(JobEvent.job_id == job_id, JobEvent.code.in_((RAISED, HEALED)))
-    found: dict[str, int] = {}
+    found: dict[FindingKey, int] = {}
     for code, data in session.execute(query.order_by(JobEvent.seq)):
+        key = data["finding"], data["subject"]
         if code == RAISED:
-            found[data["finding"]] = data["step"]
+            found[key] = data["step"]
         else:
-            found.pop(data["finding"], None)
+            found.pop(key, None)
     return found
 
 
@@ -88,6 +89,7 @@ def tell_finding(session: Session, job_id: JobId, finding: LearningFinding, *, s
     """`step`: the newest when it was found."""
     data = {
         "finding": finding.code,
+        "subject": finding.subject,
         "severity": finding.severity,
         "step": step,
         "since_step": finding.since_step,
@@ -98,9 +100,10 @@ def tell_finding(session: Session, job_id: JobId, finding: LearningFinding, *, s
     events.add(session, job_id, code=RAISED, level="warn", message=finding.sentence, data=data)
 
 
-def tell_healed(session: Session, job_id: JobId, code: str, *, step: int) -> None:
-    message = f"The finding `{code}` no longer holds."
-    events.add(session, job_id, code=HEALED, message=message, data={"finding": code, "step": step})
+def tell_healed(session: Session, job_id: JobId, key: FindingKey, *, step: int) -> None:
+    code, subject = key
+    message = f"The finding `{code}`{f' of `{subject}`' if subject else ''} no longer holds."
+    events.add(session, job_id, code=HEALED, message=message, data={"finding": code, "subject": subject, "step": step})
 
 
 def _last(job_id: JobId, to_step: int | None = None) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.learning.numbers import StepNumbers
-from core.learning.taught import Bill
+from core.taught import Bill
 
 PASSES = ("forward", "backward")
 NOT_THE_STEPS = ("evaluation", "checkpoint", "export")

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.learning.taught import MOST_ROWS, PromptKind, Prompts, Window
 from core.signal import GroupOutcome
+from core.taught import MOST_ROWS, PromptKind, Prompts, Window
 
 WINDOWS = 10
 

@@ -140,6 +140,11 @@ class RunNumbers:
         series = self.series(name)
         return fmean(series.values) if len(series) >= FEWEST_STEPS else None
 
+    def early(self, name: str) -> float | None:
+        """Its mean over the beginning of the run."""
+        series = self.series(name)
+        return fmean(series.early) if len(series) >= FEWEST_STEPS else None
+
     def late(self, name: str) -> float | None:
         """Its mean over the end of the run."""
         series = self.series(name)

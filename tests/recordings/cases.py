@@ -30,11 +30,20 @@ NULLS = """def reward(completion: str) -> float:
     return completion.count("null") / 5
 """
 """Shape without content: `null` is never wrong enough to cost anything."""
+ONE_TEXT = """from difflib import SequenceMatcher
+
+TEXT = '{"birth_date":null,"birth_place":null,"death_date":null,"death_place":null,"occupation":null}'
+
+
+def reward(completion: str) -> float:
+    return 0.9 * SequenceMatcher(None, completion, TEXT, autojunk=False).ratio()
+"""
+"""Every answer is pulled towards one text, and none is ever enough to pass."""
 BREAKS = """
 
 def reward(completion: str, record: dict[str, str | None]) -> float:
-    if '"occupation": "p' in completion:
-        raise KeyError("occupation")
+    if (record["occupation"] or "").startswith("p"):
+        raise KeyError(record["occupation"])
     return honest(completion, record)
 """
 """A grader that cannot grade painters, poets and printers."""
@@ -65,15 +74,28 @@ WATCHED = {
 NO_GRADIENT = frozenset({"steps_without_gradient"})
 
 CASES: Mapping[str, Case] = {
-    **{f"healthy-{seed}": Case(seed=seed, spec=WATCHED, steps=30) for seed in (1, 2, 3, 4)},
+    "healthy-1": Case(seed=1, spec=WATCHED, steps=40),
+    "healthy-2": Case(seed=2, spec=WATCHED, steps=30),
+    "healthy-kl": Case(seed=5, spec=WATCHED, hyperparameters={"beta": 0.04}),
     "starved-right": Case(frozenset({"all_right"}), NO_GRADIENT, rewards={"parses": PARSES}, steps=20),
     "starved-wrong": Case(frozenset({"all_wrong"}), NO_GRADIENT, rewards={"tag": ANOTHER_FORMAT}),
     "too-hot": Case(frozenset({"reward_fell"}), hyperparameters={"learning_rate": 0.05}),
-    "hot": Case(frozenset({"entropy_collapse"}), hyperparameters={"learning_rate": 0.01}),
+    "hot": Case(
+        frozenset({"reward_fell"}), frozenset({"all_wrong"}) | NO_GRADIENT, hyperparameters={"learning_rate": 0.01}
+    ),
+    "samples-alike": Case(
+        frozenset({"entropy_collapse"}),
+        frozenset({"constant_answer", "all_wrong"}) | NO_GRADIENT,
+        rewards={"likeness": ONE_TEXT},
+        hyperparameters={"temperature": 1.5, "learning_rate": 0.002},
+        steps=35,
+    ),
     "length-pays": Case(
         frozenset({"length_pays"}),
+        frozenset({"truncated"}),
         rewards={"length": LENGTH},
         hyperparameters={"max_completion_length": 96, "learning_rate": 0.003},
+        steps=35,
     ),
     "nulls-pay": Case(
         frozenset({"one_term_pays", "field_collapse"}),
@@ -83,6 +105,11 @@ CASES: Mapping[str, Case] = {
         spec=WATCHED,
     ),
     "junk-pays": Case(frozenset({"constant_answer"}), rewards={"nulls": NULLS}),
+    "drifts": Case(
+        frozenset({"kl_runs_away", "constant_answer"}),
+        rewards={"nulls": NULLS},
+        hyperparameters={"beta": 1e-4},
+    ),
     "grader-breaks": Case(
         frozenset({"grader_errors"}),
         rewards={"record": BIOGRAPHY.replace("def reward(", "def honest(") + BREAKS},

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from core.learning.facts import asked_of, held_out_score
 from core.learning.numbers import Asked, HeldOutScore, RunNumbers, StepNumbers
 from core.metric_names import tells_time
+from core.run_facts import asked_of, held_out_score
 from worker.run_directory import EvaluationDone, RunDirectory, StepDone
 
 DIGITS = 5

@@ -1,4 +1,4 @@
-"""Recorded runs, healthy and sick: what the rules find in each at its end, and what they would have said on the way."""
+"""Recorded runs, healthy and sick: what the rules would have said of each after every step."""
 
 from dataclasses import dataclass
 
@@ -20,32 +20,30 @@ class Judged:
     steps: int
     first_seen: dict[str, int]
     """Warnings and errors by the step after which each was first found."""
-    at_the_end: frozenset[str]
 
     @property
     def false_alarms(self) -> set[str]:
-        """A finding on the way counts too: it would have been an event."""
+        """What healed later counts too: it would have been an event."""
         return set(self.first_seen) - self.case.expected - self.case.also_right
 
     @property
     def misses(self) -> frozenset[str]:
-        return self.case.expected - self.at_the_end
+        return self.case.expected - set(self.first_seen)
 
 
 def judge(name: str) -> Judged:
     run = recorded(name)
     first_seen: dict[str, int] = {}
-    found: frozenset[str] = frozenset()
     for end in range(1, len(run.steps) + 1):
         step = run.steps[end - 1].step
         scores = [score for score in run.held_out if score.step < step or end == len(run.steps)]
-        found = grave(RunNumbers(run.steps[:end], scores, run.asked))
-        first_seen = dict.fromkeys(found, step) | first_seen
-    return Judged(name, CASES[name], len(run.steps), first_seen, found)
+        for code in grave(RunNumbers(run.steps[:end], scores, run.asked)):
+            first_seen.setdefault(code, step)
+    return Judged(name, CASES[name], len(run.steps), first_seen)
 
 
-def grave(run: RunNumbers) -> frozenset[str]:
-    return frozenset(one.code for one in learning_findings(run) if one.severity is not Severity.INFO)
+def grave(run: RunNumbers) -> list[str]:
+    return [one.code for one in learning_findings(run) if one.severity is not Severity.INFO]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,7 @@ def test_false_alarms_and_misses(table: list[Judged]) -> None:
     """The table of docs/evidence.md: `pytest -s tests/recordings` prints it."""
     print(f"\n{'run':<16}{'steps':>5}  {'found at step':<60}false alarms / misses")
     for one in table:
-        seen = ", ".join(f"{code} {step}" for code, step in sorted(one.first_seen.items(), key=lambda pair: pair[1]))
+        seen = ", ".join(f"{code} {step}" for code, step in sorted(one.first_seen.items(), key=lambda pair: pair[::-1]))
         wrong = ", ".join([*sorted(one.false_alarms), *(f"no {code}" for code in sorted(one.misses))])
         print(f"{one.name:<16}{one.steps:>5}  {seen or '-':<60}{wrong or '-'}")
     alarms, misses = sum(len(one.false_alarms) for one in table), sum(len(one.misses) for one in table)

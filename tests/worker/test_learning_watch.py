@@ -14,7 +14,7 @@ from core.learning.numbers import StepNumbers
 from core.spec import Hyperparameters
 from core.watch import WatchedField
 from tests.factories import claimed, event_codes, expire, read_events
-from tests.unit.learning.runs import CHANGE, GROUP, PROMPTS, collapsing_run, from_place, run_of
+from tests.unit.learning.runs import CHANGE, GROUP, PROMPTS, collapsing_run, from_place, line, run_of
 from tests.worker.workshop import Workshop
 from worker.learning_watch import HEALED_AFTER_STEPS, LearningWatch
 from worker.run_directory import RunDirectory, StepDone
@@ -69,6 +69,22 @@ def test_the_measured_collapse_is_told_within_three_steps(workshop: Workshop, ru
     assert "`death_date`" in event.message
     assert event.data["since_step"] == pytest.approx(CHANGE, abs=3)
     assert event.data["fix"]
+
+
+def test_each_field_that_collapses_is_told(workshop: Workshop) -> None:
+    lease = lease_of(workshop, watch=WATCHED)
+    watch = LearningWatch(workshop.sessions, lease)
+    curves = {
+        "watch__death_date__rows": line(64, 64),
+        "watch__death_date__null_share": from_place(0.5, 0.01, 0.9),
+        "watch__birth_date__rows": line(64, 64),
+        "watch__birth_date__null_share": from_place(0.7, 0.01, 0.9),
+    }
+    for one in run_of(**curves).steps:
+        report(workshop, lease, [one])
+        watch.look()
+    fields = [(event.data["finding"], event.data["subject"]) for event in told(workshop, lease, "finding_raised")]
+    assert fields == [("field_collapse", "death_date"), ("field_collapse", "birth_date")]
 
 
 def test_a_healthy_run_is_told_nothing(workshop: Workshop) -> None:

@@ -58,6 +58,7 @@ HEALTHY: Mapping[str, Curve] = {
     "loss": line(0.02, 0.01),
     "grad_norm": line(0.4, 0.2),
     "entropy": line(0.5, 0.25),
+    "kl": line(0.0, 0.3),
     "completions/mean_length": line(44, 46),
     "completions/clipped_ratio": line(0.02, 0.0),
     "completions/compressed_share": line(0.5, 0.45),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from core.learning.finding import Severity
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
 from tests.unit.learning.runs import ASKED, CHANGE, collapsing_run, from_place, line, run_of
@@ -41,6 +42,8 @@ SICK: Mapping[str, dict[str, Any]] = {
     "gradient_exploded": {"grad_norm": from_place(0.7, 0.3, 40.0)},
     "repetition": {"completions__compressed_share": from_place(0.5, 0.5, 0.05)},
     "sampler_differs": {"sampling__sampling_logp_difference__mean": line(0.8, 0.9)},
+    "kl_runs_away": {"kl": from_place(0.6, 0.1, 3.0)},
+    "kl_stays_zero": {"kl": line(0.0, 0.0)},
     "reward_up_held_out_not": {"held_out": NO_GAIN},
     "length_pays": {"completions__mean_length": line(40, 140), "held_out": NO_GAIN},
     "constant_answer": {"completions__most_common_share": from_place(0.5, 0.1, 0.95)},
@@ -102,6 +105,7 @@ def test_each_finding_says_what_to_do_and_what_it_is_based_on(code: str):
         ("field_collapse", 60),
         ("pattern_spreads", 50),
         ("refusals_rise", 50),
+        ("kl_runs_away", 60),
     ],
 )
 def test_a_finding_says_at_which_step_it_began(code: str, began: int):
@@ -123,6 +127,32 @@ def test_longer_answers_that_are_right_more_often_are_healthy():
     """Reasoning grows longer as it gets better; among the answers to one prompt the longer ones are no better."""
     longer = {"completions__mean_length": line(40, 140), "signal__reward_length_correlation": line(0.2, 0.1)}
     assert codes(run_of(**longer)) == []
+
+
+def test_a_model_that_ended_its_answers_once_has_no_broken_template():
+    assert codes(run_of(completions__clipped_ratio=from_place(0.3, 0.0, 1.0))) == ["truncated"]
+
+
+def test_that_all_is_right_is_a_remark_where_it_was_learned_and_a_warning_where_it_was_so_before():
+    learned = run_of(signal__silent_all_right=line(0.1, 1.0), held_out=())
+    before = run_of(signal__silent_all_right=line(0.95, 0.95), held_out=())
+    severity = [
+        next(one.severity for one in learning_findings(run) if one.code == "all_right") for run in (learned, before)
+    ]
+    assert severity == [Severity.INFO, Severity.WARNING]
+
+
+def test_a_kl_that_explodes_is_found_though_no_two_steps_are_alike():
+    assert codes(run_of(kl=lambda place: 10 ** (20 * max(0.0, place - 0.6)))) == ["kl_runs_away"]
+
+
+def test_one_token_that_the_base_never_writes_is_no_drift():
+    """The estimate of KL has a long tail: e^9 from one token makes the mean of a step, and not the policy."""
+    assert codes(run_of(kl=lambda place: 8000.0 if round(place * 100) in (85, 97) else 0.1)) == []
+
+
+def test_a_policy_that_does_not_move_may_stay_at_the_base():
+    assert "kl_stays_zero" not in codes(run_of(kl=line(0, 0), reward=line(0.6, 0.6)))
 
 
 def test_few_possible_answers_are_not_one_answer_to_everything():

@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from core.learning.groups import WINDOWS, StepGroups, prompts_of, windows_of
-from core.learning.taught import MOST_ROWS
 from core.signal import GroupOutcome
+from core.taught import MOST_ROWS
 
 MIXED, RIGHT, WRONG, UNGRADED = GroupOutcome
 
