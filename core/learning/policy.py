@@ -17,8 +17,8 @@ LOOPING = 0.2
 WILD_GRADIENT = 20.0
 """Times the gradient norm of the beginning."""
 FAR_FROM_BASE = 0.5
-"""Nats per token, as TRL estimates it (Schulman 2020, "Approximating KL Divergence", k3). Of the recorded runs a healthy
-one stays below 0.1; one that has come to answer every prompt with the same text is at 0.6.
+"""Nats per token, as TRL estimates it (Schulman 2020, "Approximating KL Divergence", k3). Of the recorded runs a
+healthy one stays below 0.1; one that has come to answer every prompt with the same text is at 0.6.
 """
 NO_DISTANCE = 1e-8
 """Nats per token: log-probabilities that differ by 1e-4, less than one update of any use changes them."""

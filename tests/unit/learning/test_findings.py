@@ -42,7 +42,7 @@ SICK: Mapping[str, dict[str, Any]] = {
     "gradient_exploded": {"grad_norm": from_place(0.7, 0.3, 40.0)},
     "repetition": {"completions__compressed_share": from_place(0.5, 0.5, 0.05)},
     "sampler_differs": {"sampling__sampling_logp_difference__mean": line(0.8, 0.9)},
-    "kl_runs_away": {"kl": from_place(0.6, 0.1, 3.0)},
+    "kl_runs_away": {"kl": from_place(0.6, 0.1, 0.7)},
     "kl_stays_zero": {"kl": line(0.0, 0.0)},
     "reward_up_held_out_not": {"held_out": NO_GAIN},
     "length_pays": {"completions__mean_length": line(40, 140), "held_out": NO_GAIN},
