@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from worker.training.rollouts import RolloutBatch, Signal
+from worker.training.sampling.histories import PromptHistories
 from worker.training.stop_rule import Silence
 
 
@@ -39,6 +40,8 @@ class Progress(BaseModel):
     """Optimizer steps that are done."""
     tally: Tally = Field(default_factory=Tally)
     silence: Silence = Field(default_factory=Silence)
+    histories: PromptHistories = Field(default_factory=PromptHistories)
+    """Of the prompts, where they are drawn by them (`worker.training.sampling`)."""
     ended_early: str | None = None
     """Why training ended before its last step by the job's own rule, once it has."""
     scores: dict[str, float | None] = Field(default_factory=dict)
