@@ -48,9 +48,7 @@ def test_the_batch_keeps_its_size_and_what_was_not_silent(first: list[Kind], lat
 
 
 @given(st.lists(st.sampled_from(Kind), min_size=1, max_size=8), st.lists(KINDS, max_size=5))
-def test_no_mixed_group_is_lost_when_no_more_are_generated_than_are_missing(
-    first: list[Kind], rounds: list[list[Kind]]
-):
+def test_no_mixed_group_is_lost_if_only_what_is_missing_is_generated(first: list[Kind], rounds: list[list[Kind]]):
     kinds, size = list(first), len(first)
     for further in rounds:
         kinds += further[: missing(kinds, size)]

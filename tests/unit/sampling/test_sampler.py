@@ -86,7 +86,7 @@ def test_a_group_that_cannot_be_graded_is_not_replaced() -> None:
 def test_it_ends_where_no_further_prompt_is_left() -> None:
     draw = take_step(sampler_of(dynamic_sampling=DynamicSampling(max_extra_batches=9), rows=5), 0, [1, 2, 3])
     assert sorted(draw.everything.rows) == [0, 1, 2, 3, 4]
-    assert sorted(draw.trained.rows) == [0, 3, 4] or set(draw.trained.rows) >= {0, 4}
+    assert sorted(draw.trained.rows) == [0, 3, 4]
 
 
 def test_rollouts_stay_with_their_prompt() -> None:
@@ -135,7 +135,8 @@ def test_from_saved_histories_it_goes_on_as_it_would_have(step: int) -> None:
 def test_what_it_expects_is_told_before_it_is_known() -> None:
     sampler = sampler_of(prompt_sampling=ADAPTIVE)
     first, *_, last = draws(sampler, 60)
-    assert first.metrics["sampling/expected_signal"] == first.metrics["sampling/expected_signal_uniform"] == 0.6
+    assert first.metrics["sampling/expected_signal"] == pytest.approx(0.6)
+    assert first.metrics["sampling/expected_signal_uniform"] == pytest.approx(0.6)
     assert (first.metrics["sampling/prompts_seen"], last.metrics["sampling/prompts_seen"]) == (0, ROWS - 1)
     assert last.metrics["sampling/expected_signal_uniform"] < 0.6
 
