@@ -153,7 +153,7 @@ def _load(
         model=load_policy(run, plan, tokenizer, device),
         args=config.grpo_config(spec, device, run.path / ".trl"),
         train_dataset=prompts,
-        sampler=step_sampler(spec, prompts, data.training, progress.histories),
+        step_sampler=step_sampler(spec, prompts, data.training, progress.histories),
         processing_class=tokenizer,
         peft_config=config.lora_config(spec),
         fast_path=spec.hyperparameters.fast_path,

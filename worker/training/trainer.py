@@ -70,11 +70,11 @@ class PodiumTrainer(FastPathTrainer):
         phases: PhaseTimer,
         on_rollouts: Callable[[RolloutsDone], None],
         watched: Sequence[WatchedField] = (),
-        sampler: StepSampler | None = None,
+        step_sampler: StepSampler | None = None,
         **trl_arguments: Any,
     ) -> None:
         """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored.
-        `sampler`: unset, a step's prompts are those that TRL's sampler has for it.
+        `step_sampler`: unset, a step's prompts are those that TRL's sampler has for it.
         """
         self._tally = tally
         self._batch_metrics: dict[str, float] = {}
@@ -88,7 +88,7 @@ class PodiumTrainer(FastPathTrainer):
         self._columns = [RewardColumn(name) for name in rewards.names]
         self._batch: RolloutBatch | None = None
         """What TRL makes its batch of."""
-        self._sampler = sampler
+        self._step_sampler = step_sampler
         self._drawn: Drawn | None = None
         """Generated and graded before TRL asks for it."""
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
@@ -126,8 +126,8 @@ class PodiumTrainer(FastPathTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Raises `GradingUnreliable` where the rollouts are not to be trained on; they are in the journal then too."""
-        if self._sampler is not None:
-            return self._generate_and_score_draw(self._sampler, inputs)
+        if self._step_sampler is not None:
+            return self._generate_and_score_draw(self._step_sampler, inputs)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         assert self._batch is not None
         prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
@@ -137,7 +137,7 @@ class PodiumTrainer(FastPathTrainer):
     def _generate_and_score_draw(self, sampler: StepSampler, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL makes its batch of the groups that are trained on; what is counted and recorded is all of them."""
         grade = self._phases.timed(Phase.REWARD, self._grade)
-        draw = sampler.draw(inputs, step=self.state.global_step, generate=super()._generate, grade=grade)
+        draw = sampler.draw(inputs, step=self.state.global_step, generate=self._generate_ahead, grade=grade)
         self._drawn = draw.trained
         try:
             output: dict[str, Any] = super()._generate_and_score_completions(self._drawn.inputs)
@@ -150,6 +150,9 @@ class PodiumTrainer(FastPathTrainer):
         self._account_for(batch, prompts, draw.advantages(output["advantages"].tolist()))
         self._batch_metrics |= draw.metrics
         return output
+
+    def _generate_ahead(self, inputs: list[dict[str, Any]]) -> Any:
+        return super()._generate([example["prompt"] for example in inputs])
 
     def _account_for(self, batch: RolloutBatch, prompts: Sequence[str], advantages: Sequence[float | None]) -> None:
         """Journal, error rule, tally and metrics of all that was generated for a step."""

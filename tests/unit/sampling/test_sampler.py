@@ -38,7 +38,8 @@ def take_step(sampler: StepSampler, step: int, places: list[int] | None = None) 
     return sampler.draw(inputs, step=step, generate=generate, grade=grade)
 
 
-def generate(prompts: list[Any]) -> tuple[Any, ...]:
+def generate(inputs: list[dict[str, Any]]) -> tuple[Any, ...]:
+    prompts = [example["prompt"] for example in inputs]
     return [[1]] * len(prompts), [[2, 3]] * len(prompts), None, prompts, None, {}, None, []
 
 

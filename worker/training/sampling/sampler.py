@@ -17,8 +17,8 @@ from worker.training.sampling.histories import PromptHistories, SeenGroup, mean_
 from worker.training.sampling.refill import Kind, missing, trained_groups
 
 Inputs = list[dict[str, Any]]
-Generate = Callable[[list[Any]], Any]
-"""`GRPOTrainer._generate`: prompts, one for each rollout."""
+Generate = Callable[[Inputs], Any]
+"""`GRPOTrainer._generate` of the prompts of these examples, one for each rollout."""
 Grade = Callable[[Inputs, list[list[int]]], RolloutBatch]
 
 
@@ -50,7 +50,7 @@ class StepSampler:
         return StepDraw(everything, kept, metrics)
 
     def _complete(self, inputs: Inputs, generate: Generate, grade: Grade) -> Drawn:
-        generation = Generation(*generate([example["prompt"] for example in inputs]))
+        generation = Generation(*generate(inputs))
         return Drawn(inputs, generation, grade(inputs, generation.completion_ids))
 
     def _chosen(self, inputs: Inputs, step: int) -> Inputs:
