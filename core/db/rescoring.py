@@ -54,7 +54,7 @@ def silent_shares(session: Session, job: Job, steps: Iterable[int]) -> dict[int,
 
 def generated_groups(session: Session, job: Job, steps: Iterable[int]) -> dict[int, float | None]:
     """Of each step, where dynamic sampling may have made them more than the job's prompts per step."""
-    return _told(session, job, steps, "sampling/groups_generated")
+    return _told(session, job, steps, "draw/groups_generated")
 
 
 def evaluation_names(session: Session, job: Job, *, from_step: int, to_step: int) -> list[str]:

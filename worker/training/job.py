@@ -220,6 +220,8 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
         steps_without_gradient=tally.steps_without_gradient,
         truncated_share=tally.truncated_share,
         ungraded_rollouts=tally.ungraded_rollouts,
+        left_out_rollouts=tally.left_out_rollouts,
+        left_out_tokens=tally.left_out_tokens,
         resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.fast_path_facts,
     )
 

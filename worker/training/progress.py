@@ -1,5 +1,7 @@
 """How far a run has come, over all its attempts. It travels with the checkpoints."""
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, Field
 
 from worker.training.rollouts import RolloutBatch, Signal
@@ -16,15 +18,24 @@ class Tally(BaseModel):
     rollouts: int = 0
     truncated_rollouts: int = 0
     ungraded_rollouts: int = 0
+    left_out_rollouts: int = 0
+    """Generated and graded, and not trained on (dynamic sampling)."""
+    left_out_tokens: int = 0
+    """Their part of `generated_tokens`."""
     steps_without_gradient: int = 0
 
-    def add(self, batch: RolloutBatch, signal: Signal) -> None:
+    def add(self, batch: RolloutBatch, signal: Signal, advantages: Sequence[float | None]) -> None:
+        """`advantages`: of each rollout; None where it is not trained on."""
         self.groups += signal.groups
         self.silent_groups += signal.silent
         self.rollouts += len(batch.completions)
         self.generated_tokens += sum(len(completion.token_ids) for completion in batch.completions)
         self.truncated_rollouts += sum(completion.is_truncated for completion in batch.completions)
         self.ungraded_rollouts += sum(score.reward is None for score in batch.scored)
+        pairs = zip(batch.completions, advantages, strict=True)
+        left_out = [len(completion.token_ids) for completion, advantage in pairs if advantage is None]
+        self.left_out_rollouts += len(left_out)
+        self.left_out_tokens += sum(left_out)
 
     @property
     def silent_share(self) -> float | None:

@@ -160,7 +160,7 @@ class PodiumTrainer(FastPathTrainer):
         self._on_rollouts(journal_entry(batch, step=step, prompts=prompts, advantages=advantages))
         self._watch.check(batch.scored, step=step)
         signal = find_signal(batch.group_rewards, self._pass_threshold)
-        self._tally.add(batch, signal)
+        self._tally.add(batch, signal, advantages)
         self._batch_metrics = {
             **reward_metrics(batch.scored),
             **grader_metrics(batch.scored),

@@ -215,7 +215,7 @@ def test_of_a_cut_record_only_whole_groups_count_and_the_report_says_so(
 
 def test_groups_that_dynamic_sampling_added_are_missed_too_where_they_are_not_on_record(job: Job):
     job.wrote(1, "it is 0", "0", "2", "2")
-    job.run.step(1, **{"sampling/groups_generated": 5})
+    job.run.step(1, **{"draw/groups_generated": 5})
     coverage = job.rescored()["coverage"]
     assert coverage == {"rollouts": 10, "groups": 5, "recorded_rollouts": 4, "recorded_groups": 2}
 

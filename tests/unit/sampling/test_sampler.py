@@ -67,16 +67,16 @@ def test_asked_for_neither_there_is_no_sampler() -> None:
 def test_silent_groups_are_replaced_from_prompts_that_the_step_has_not_had() -> None:
     for draw in draws(sampler_of(dynamic_sampling=DYNAMIC), 30):
         rows, trained = draw.everything.rows, draw.trained.rows
-        assert len(rows) == len(set(rows)) == draw.metrics["sampling/groups_generated"] <= STEP * 3
+        assert len(rows) == len(set(rows)) == draw.metrics["draw/groups_generated"] <= STEP * 3
         assert len(trained) == STEP
         assert LIVELY & set(rows) <= set(trained)
-        replaced = draw.metrics["sampling/groups_replaced"]
+        replaced = draw.metrics["draw/groups_replaced"]
         assert replaced == len(set(trained) - set(rows[:STEP])) == len(LIVELY & set(rows[STEP:]))
 
 
 def test_what_disagrees_at_once_is_left_alone() -> None:
     draw = take_step(sampler_of(dynamic_sampling=DYNAMIC), 0, [0, 4, 8])
-    assert (draw.everything.rows, draw.metrics["sampling/extra_batches"]) == ([0, 4, 8], 0)
+    assert (draw.everything.rows, draw.metrics["draw/extra_batches"]) == ([0, 4, 8], 0)
 
 
 def test_a_group_that_cannot_be_graded_is_not_replaced() -> None:
@@ -136,10 +136,10 @@ def test_from_saved_histories_it_goes_on_as_it_would_have(step: int) -> None:
 def test_what_it_expects_is_told_before_it_is_known() -> None:
     sampler = sampler_of(prompt_sampling=ADAPTIVE)
     first, *_, last = draws(sampler, 60)
-    assert first.metrics["sampling/expected_signal"] == pytest.approx(0.6)
-    assert first.metrics["sampling/expected_signal_uniform"] == pytest.approx(0.6)
-    assert (first.metrics["sampling/prompts_seen"], last.metrics["sampling/prompts_seen"]) == (0, ROWS - 1)
-    assert last.metrics["sampling/expected_signal_uniform"] < 0.6
+    assert first.metrics["draw/expected_signal"] == pytest.approx(0.6)
+    assert first.metrics["draw/expected_signal_uniform"] == pytest.approx(0.6)
+    assert (first.metrics["draw/prompts_seen"], last.metrics["draw/prompts_seen"]) == (0, ROWS - 1)
+    assert last.metrics["draw/expected_signal_uniform"] < 0.6
 
 
 def test_with_no_more_prompts_than_a_step_takes_there_is_nothing_to_choose() -> None:

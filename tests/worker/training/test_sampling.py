@@ -77,6 +77,9 @@ def test_every_rollout_that_was_generated_is_accounted_for(sampled: Ended) -> No
     assert summary is not None
     assert summary.generated_tokens == sum(rollout.completion_tokens for rollout in rollouts)
     groups = [group for batch in batches for group in groups_of(batch)]
+    left_out = [rollout for rollout in rollouts if rollout.advantage is None]
+    assert summary.left_out_rollouts == len(left_out) == tally.rollouts - ROLLOUTS * len(batches)
+    assert summary.left_out_tokens == sum(rollout.completion_tokens for rollout in left_out)
     assert summary.silent_share == 1 - sum(map(is_mixed, groups)) / len(groups)
     for batch in batches:
         assert [rollout.index for rollout in batch.rollouts] == list(range(len(batch.rollouts)))
@@ -101,10 +104,10 @@ def test_metrics_speak_of_all_that_was_generated(sampled: Ended) -> None:
         assert metrics["rewards/letters/mean"] == pytest.approx(sum(rewards) / len(rewards))
         assert metrics["signal/silent_share"] == pytest.approx(1 - mixed / len(groups))
         assert metrics["signal/effective_groups"] == mixed
-        assert metrics["sampling/groups_generated"] == len(groups)
-        assert metrics["sampling/prompts_used"] == len({group[0].row for group in groups})
+        assert metrics["draw/groups_generated"] == len(groups)
+        assert metrics["draw/prompts_used"] == len({group[0].row for group in groups})
         replaced = sum(group[0].advantage is None for group in groups[:2])
-        assert metrics["sampling/groups_replaced"] == replaced
+        assert metrics["draw/groups_replaced"] == replaced
 
 
 def test_histories_say_of_each_prompt_when_it_disagreed(sampled: Ended) -> None:
@@ -126,7 +129,7 @@ def test_where_nothing_is_silent_dynamic_sampling_changes_nothing(trainers: Trai
     dynamic = whole(trainers.train("nothing-to-do", **layout, hyperparameters={"dynamic_sampling": {}}))
     assert dynamic.weights == plain.weights
     ours = {
-        step: {name: value for name, value in metrics.items() if not name.startswith("sampling/")}
+        step: {name: value for name, value in metrics.items() if not name.startswith("draw/")}
         for step, metrics in numbers([dynamic]).items()
     }
     assert ours == numbers([plain])
@@ -138,7 +141,7 @@ def test_the_fast_path_is_right_about_what_is_trained_on(trainers: Trainers) -> 
     errors = [error for metrics in ended.steps.values() if (error := metrics.get("fast/grad_relative_error"))]
     assert errors
     assert max(errors) < 1e-4
-    assert any(metrics.get("sampling/groups_replaced") for metrics in ended.steps.values())
+    assert any(metrics.get("draw/groups_replaced") for metrics in ended.steps.values())
 
 
 def test_without_signal_the_bound_holds_and_the_run_is_stopped_as_ever(trainers: Trainers) -> None:
@@ -151,7 +154,7 @@ def test_without_signal_the_bound_holds_and_the_run_is_stopped_as_ever(trainers:
     )
     assert max(whole(ended).steps) == 5
     assert {metrics["signal/silent_share"] for metrics in ended.steps.values()} == {1}
-    assert {metrics["sampling/groups_generated"] for metrics in ended.steps.values()} == {6}
+    assert {metrics["draw/groups_generated"] for metrics in ended.steps.values()} == {6}
     assert {metrics["grad_norm"] for metrics in ended.steps.values()} == {0}
 
 

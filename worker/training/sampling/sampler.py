@@ -91,10 +91,10 @@ class StepSampler:
 
     def _metrics(self, everything: Drawn, kept: Sequence[int], batches: int) -> dict[str, float]:
         return {
-            "sampling/groups_generated": len(everything.kinds),
-            "sampling/groups_replaced": sum(group >= len(kept) for group in kept),
-            "sampling/extra_batches": batches,
-            "sampling/prompts_used": len(set(everything.rows)),
+            "draw/groups_generated": len(everything.kinds),
+            "draw/groups_replaced": sum(group >= len(kept) for group in kept),
+            "draw/extra_batches": batches,
+            "draw/prompts_used": len(set(everything.rows)),
         }
 
     def _expectations(self, chosen: Sequence[int]) -> dict[str, float]:
@@ -104,9 +104,9 @@ class StepSampler:
         size, seen = self._group_size, self.histories.prompts
         chances = [self.histories.of(self.rows[place].line).chance_of_signal(size) for place in chosen]
         return {
-            "sampling/prompts_seen": len(seen),
-            "sampling/expected_signal": sum(chances) / len(chances),
-            "sampling/expected_signal_uniform": mean_chance(seen, prompts=len(self.rows), num_generations=size),
+            "draw/prompts_seen": len(seen),
+            "draw/expected_signal": sum(chances) / len(chances),
+            "draw/expected_signal_uniform": mean_chance(seen, prompts=len(self.rows), num_generations=size),
         }
 
     @property
