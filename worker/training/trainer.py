@@ -1,6 +1,7 @@
 """TRL's trainer with our graders, our journal, a clock on each phase, and exact resumption.
 
 Written against TRL 1.16.0, the pinned version. Every override calls its parent; none of the algorithm is changed.
+Which prompts a step is trained on is TRL's choice too, unless the job asks otherwise (`worker.training.sampling`).
 Below it stands the fast path (`worker.training.fast_path`), which leaves out what changes no gradient.
 """
 

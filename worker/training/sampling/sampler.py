@@ -6,6 +6,7 @@ drawn here: what is drawn follows from the seed, the step and the histories.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from core.rows import Row
@@ -13,7 +14,7 @@ from core.spec import JobSpec
 from worker.training.rollouts import RolloutBatch
 from worker.training.sampling.draw import draw
 from worker.training.sampling.drawn import Drawn, Generation, StepDraw
-from worker.training.sampling.histories import PromptHistories, SeenGroup, mean_chance, weight
+from worker.training.sampling.histories import UNSEEN, PromptHistories, SeenGroup, mean_chance, weight
 from worker.training.sampling.refill import Kind, missing, trained_groups
 
 Inputs = list[dict[str, Any]]
@@ -64,15 +65,17 @@ class StepSampler:
         """Places of rows that are not among `taken`, as many as there are up to `count`."""
         apart = set(taken)
         left = [place for place in range(len(self.rows)) if place not in apart]
-        weights = [self._weight(place) for place in left]
-        return [left[one] for one in draw(weights, count, key=f"{self.spec.seed} prompts {key}")]
+        return [left[one] for one in draw(self._weights(left), count, key=f"{self.spec.seed} prompts {key}")]
 
-    def _weight(self, place: int) -> float:
+    def _weights(self, places: Sequence[int]) -> list[float]:
+        """Of rows that were never seen, most of a large file, the weight is worked out once."""
         wanted = self.spec.hyperparameters.prompt_sampling
         if wanted is None:
-            return 1.0
-        history = self.histories.of(self.rows[place].line)
-        return weight(history, num_generations=self._group_size, floor=wanted.floor)
+            return [1.0] * len(places)
+        weigh = partial(weight, num_generations=self._group_size, floor=wanted.floor)
+        unseen = weigh(UNSEEN)
+        histories = (self.histories.prompts.get(self.rows[place].line) for place in places)
+        return [unseen if history is None else weigh(history) for history in histories]
 
     def _repeated(self, places: Sequence[int]) -> Inputs:
         return [self.examples[place] for place in places for _ in range(self._group_size)]
