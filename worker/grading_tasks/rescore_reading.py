@@ -118,9 +118,10 @@ def _first_groups(outlines: Sequence[Outline], group_size: int, most_bytes: int)
 
 
 def _coverage(spec: JobSpec, outlines: Sequence[Outline], generated: float | None) -> Coverage:
-    """`generated`: groups, as the run told; unset: as many as a step is trained on."""
+    """`generated`: groups, as the run told; unset: as many as a step is trained on, or as the record shows."""
     shape = spec.hyperparameters
-    groups = round(generated or shape.prompts_per_step)
+    shown = max((outline.index // shape.num_generations + 1 for outline in outlines), default=0)
+    groups = max(round(generated or shape.prompts_per_step), shown)
     return Coverage(
         rollouts=groups * shape.num_generations,
         groups=groups,
