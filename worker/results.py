@@ -69,16 +69,7 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
             seed=spec.seed,
             why=_why(facts.findings, summary.silent_share),
         ),
-        diagnostics=Diagnostics(
-            silent_share=summary.silent_share,
-            steps_without_gradient=summary.steps_without_gradient,
-            truncated_share=summary.truncated_share,
-            ungraded_rollouts=summary.ungraded_rollouts,
-            left_out_rollouts=summary.left_out_rollouts,
-            ended_early=summary.ended_early,
-            findings=tuple(_finding(finding) for finding in facts.findings),
-            taught=facts.taught,
-        ),
+        diagnostics=_diagnostics(summary, facts),
         time=summary.phases,
         tokens=Tokens(
             generated=summary.generated_tokens, left_out=summary.left_out_tokens, trained=summary.trained_tokens
@@ -93,6 +84,19 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
         preemptions=facts.job.preemptions,
         environment=summary.environment,
         artifacts=tuple(facts.artifacts),
+    )
+
+
+def _diagnostics(summary: Summary, facts: LedgerFacts) -> Diagnostics:
+    return Diagnostics(
+        silent_share=summary.silent_share,
+        steps_without_gradient=summary.steps_without_gradient,
+        truncated_share=summary.truncated_share,
+        ungraded_rollouts=summary.ungraded_rollouts,
+        left_out_rollouts=summary.left_out_rollouts,
+        ended_early=summary.ended_early,
+        findings=tuple(_finding(finding) for finding in facts.findings),
+        taught=facts.taught,
     )
 
 
