@@ -6,7 +6,7 @@ from statistics import median
 from core.learning.finding import CERTAIN, LearningFinding, Severity, rises
 from core.learning.numbers import FEWEST_STEPS, RunNumbers
 
-ENTROPY_LEFT = 0.2
+ENTROPY_LEFT = 0.25
 """Of what it was: below it the samples of a group are hardly different any more."""
 LOW_ENTROPY = 0.1
 """Nats per token. A policy that was sure of itself from the start has not collapsed."""

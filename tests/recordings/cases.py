@@ -76,6 +76,7 @@ NO_GRADIENT = frozenset({"steps_without_gradient"})
 CASES: Mapping[str, Case] = {
     "healthy-1": Case(seed=1, spec=WATCHED, steps=40),
     "healthy-2": Case(seed=2, spec=WATCHED, steps=30),
+    "healthy-3": Case(seed=3, spec=WATCHED, steps=30),
     "healthy-kl": Case(seed=5, spec=WATCHED, hyperparameters={"beta": 0.04}),
     "starved-right": Case(frozenset({"all_right"}), NO_GRADIENT, rewards={"parses": PARSES}, steps=20),
     "starved-wrong": Case(frozenset({"all_wrong"}), NO_GRADIENT, rewards={"tag": ANOTHER_FORMAT}),
