@@ -7,7 +7,7 @@ and falls back to the newest checkpoint that is whole.
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from core.storage.store import (
     StoreUnavailable,
     digest_of,
 )
-from worker.run_directory import CheckpointSaved
+from worker.run_directory import CheckpointSaved, CheckpointScored
 
 log = structlog.get_logger()
 
@@ -37,8 +37,18 @@ RETRYABLE = (StoreUnavailable, StoreMisconfigured, DigestMismatch, *LEDGER_AWAY)
 """Failures of `commit` that a later try may not meet: even a wrong permission is mended while a run goes on."""
 
 
-def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, saved: CheckpointSaved) -> None:
-    """Make a saved checkpoint durable. May be repeated after a failure; raises `LeaseLost` when fenced."""
+def commit(
+    sessions: Sessions,
+    store: ObjectStore,
+    lease: Lease,
+    folder: Path,
+    saved: CheckpointSaved,
+    scored: Callable[[], CheckpointScored | None] = lambda: None,
+) -> None:
+    """Make a saved checkpoint durable. May be repeated after a failure; raises `LeaseLost` when fenced.
+
+    `scored` is asked while the job is held: an evaluation of it may have ended during the upload.
+    """
     prefix = keys.checkpoint(lease.job_id, saved.step, lease.attempt)
     failpoint("checkpoint.begin")
     files = put_folder(store, folder, prefix)
@@ -58,8 +68,12 @@ def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, s
             metrics=saved.metrics,
             is_best=saved.is_best,
         )
+        score = scored()
+        if score is not None:
+            committed.add_score(session, lease, step=score.step, metrics=score.metrics, is_best=score.is_best)
         if added:
-            data = {"step": saved.step, "size_bytes": sum(file["size_bytes"] for file in files), "best": saved.is_best}
+            is_best = saved.is_best or (score is not None and score.is_best)
+            data = {"step": saved.step, "size_bytes": sum(file["size_bytes"] for file in files), "best": is_best}
             message = f"Step {saved.step} is durable."
             events.add(session, lease.job_id, code="checkpoint", message=message, data=data)
         failpoint("checkpoint.row_written")

@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 
 from core import keys
+from core.db import checkpoints as committed
 from core.db import events, jobs, leases, progress, rewards, signal_probes
 from core.db.leases import Lease
 from core.db.models import Job
@@ -50,8 +51,8 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
     if lease.spec.held_out is not None:
         _fetch_data(store, lease.spec.held_out, run.held_out_file)
     _write_rewards(sessions, lease, run)
-    _write_baseline(sessions, lease, run)
     step = checkpoints.restore_newest(sessions, store, lease, run.resume)
+    _write_evaluations(sessions, lease, run, step)
     if lease.spec.start_from is not None and (step is None or lease.spec.adapter.method is AdapterMethod.FULL):
         _fetch_start(store, lease.spec.start_from, run.start)
     if lease.attempt > 1:
@@ -123,12 +124,15 @@ def _reward_source(sessions: Sessions, lease: Lease, term: RewardTerm) -> str:
     return source
 
 
-def _write_baseline(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
-    """The baseline is graded once per job: an attempt that finds one keeps it."""
+def _write_evaluations(sessions: Sessions, lease: Lease, run: RunDirectory, step: int | None) -> None:
+    """What an earlier attempt has graded is kept: the baseline, and the evaluation of the policy to go on from."""
     with sessions.begin() as session:
-        record = progress.evaluation(session, lease.job_id, "baseline")
-    if record is not None:
-        run.write_evaluation("baseline", Evaluation.model_validate(record.evaluation))
+        records = [progress.evaluation(session, lease.job_id, "baseline")]
+        if step is not None and (checkpoint := committed.at_step(session, lease.job_id, step)) is not None:
+            records.append(progress.evaluation_of(session, checkpoint))
+    for record in records:
+        if record is not None:
+            run.write_evaluation(record.name, Evaluation.model_validate(record.evaluation))
 
 
 def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:

@@ -5,6 +5,7 @@
     resume/                    in   the checkpoint to go on from, if any
     start/                     in   the weights of another job's checkpoint to begin with, if any
     evaluations/baseline.json  in   the baseline of an earlier attempt, if any: reused, never graded again
+    evaluations/step-N.json    in   likewise the evaluation of the checkpoint in resume/
     pulse.json                 out  what the trainer does at this moment (`Pulse`), replaced at each change
     journal.jsonl              out  what happened, one entry a line, in order (`JournalEntry`)
     checkpoints/step-N/        out  appear whole, by rename
@@ -118,6 +119,15 @@ class CheckpointSaved(Entry):
     """Whether it belongs to the best held-out evaluation so far."""
 
 
+class CheckpointScored(Entry):
+    """A checkpoint that was saved before the evaluation of its policy: what that has found."""
+
+    kind: Literal["checkpoint_scored"] = "checkpoint_scored"
+    step: int
+    metrics: dict[str, float | None]
+    is_best: bool
+
+
 class Notice(Entry):
     """Something a person should read in the job's event log."""
 
@@ -129,7 +139,7 @@ class Notice(Entry):
 
 
 JournalEntry = Annotated[
-    StageStarted | StepDone | RolloutsDone | EvaluationDone | CheckpointSaved | Notice,
+    StageStarted | StepDone | RolloutsDone | EvaluationDone | CheckpointSaved | CheckpointScored | Notice,
     Field(discriminator="kind"),
 ]
 _ENTRY: TypeAdapter[JournalEntry] = TypeAdapter(JournalEntry)

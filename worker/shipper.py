@@ -13,6 +13,7 @@ from itertools import islice
 import structlog
 from sqlalchemy.orm import Session
 
+from core.db import checkpoints as committed
 from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.session import LEDGER_AWAY, Sessions
@@ -23,6 +24,7 @@ from worker.audit import ResumeAudit
 from worker.records import on_record
 from worker.run_directory import (
     CheckpointSaved,
+    CheckpointScored,
     EvaluationDone,
     JournalEntry,
     Notice,
@@ -53,6 +55,8 @@ class Shipper:
         self._audit_ends_at: int | None = None
         """The last step that an earlier attempt reported, or this one's first."""
         self._waiting: list[CheckpointSaved] = []
+        self._scores: dict[int, CheckpointScored] = {}
+        """By step, for checkpoints that are not committed yet. Entered while the job is held, as commits are made."""
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
         self._upload: Future[None] | None = None
         self.store_is_away = False
@@ -122,6 +126,10 @@ class Shipper:
                 self._write_evaluation(session, entry)
             case Notice():
                 self._add_event(session, entry.code, entry.message, level=entry.level, data=entry.data)
+            case CheckpointScored():
+                self._scores[entry.step] = entry
+                facts = {"step": entry.step, "metrics": entry.metrics, "is_best": entry.is_best}
+                committed.add_score(session, self._lease, **facts)
             case CheckpointSaved():
                 log.debug("checkpoint_waits_for_upload", step=entry.step)
 
@@ -178,15 +186,20 @@ class Shipper:
             if not self._upload.done():
                 return
             self._finish_upload(self._upload)
-        best = max((entry.step for entry in self._waiting if entry.is_best), default=None)
+        best = max((entry.step for entry in self._waiting if self._is_best(entry)), default=None)
         for skipped in [entry for entry in self._waiting[:-1] if entry.step != best]:
             self._waiting.remove(skipped)
             shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
         if self._waiting:
             entry = self._waiting[0]
             folder = self._run.checkpoint(entry.step)
-            commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry)
+            scored = partial(self._scores.get, entry.step)
+            commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry, scored)
             self._upload = self._uploads.submit(contextvars.copy_context().run, commit)
+
+    def _is_best(self, saved: CheckpointSaved) -> bool:
+        score = self._scores.get(saved.step)
+        return saved.is_best or (score is not None and score.is_best)
 
     def _finish_upload(self, upload: Future[None]) -> None:
         self._upload = None

@@ -63,6 +63,17 @@ def _note_durable(session: Session, lease: Lease, step: int) -> None:
     session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=step, **progress))
 
 
+def add_score(session: Session, lease: Lease, *, step: int, metrics: Mapping[str, float | None], is_best: bool) -> None:
+    """What an evaluation has found of a checkpoint that was saved before it. One that has no row yet is passed over."""
+    checkpoint = at_step(session, lease.job_id, step)
+    if checkpoint is None:
+        return
+    checkpoint.metrics = {**checkpoint.metrics, **metrics}
+    session.flush()
+    if is_best:
+        mark_best(session, lease, step=step)
+
+
 def mark_best(session: Session, lease: Lease, *, step: int | None) -> None:
     """Of the job's checkpoints only those of `step` are the best; with None, none is."""
     statement = update(Checkpoint).where(Checkpoint.job_id == lease.job_id)

@@ -42,13 +42,6 @@ def save_checkpoint(trainer: PodiumTrainer, run: RunDirectory, progress: Progres
         raise
 
 
-def republish_checkpoint(run: RunDirectory, step: int, progress: Progress) -> None:
-    """The checkpoint that this run was resumed from, again, with what has been learned about it since."""
-    draft = _new_draft(run, step)
-    shutil.copytree(run.resume, draft, dirs_exist_ok=True)
-    _publish(draft, run.checkpoint(step), progress)
-
-
 def load_progress(folder: Path) -> Progress:
     return Progress.model_validate_json((folder / PROGRESS_FILE).read_bytes())
 

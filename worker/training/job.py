@@ -83,7 +83,7 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
     with _rewards_that_tell(run, spec, progress) as rewards:
         with phases.phase(Phase.LOAD):
             bench = _load(run, plan, rewards, device, progress, phases, stop)
-        if not bench.scoreboard.reuse("baseline"):
+        if bench.scoreboard.reuse("baseline") is None:
             _start_stage(run, Stage.BASELINE)
             bench.scoreboard.take("baseline", 0)
         _start_stage(run, Stage.TRAINING)
