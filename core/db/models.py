@@ -318,7 +318,7 @@ class Checkpoint(Base):
     metrics: Mapped[Json]
     is_best: Mapped[bool]
     pinned: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Kept for good: a person asked for it, or another job began from it."""
+    """Kept for good: a person asked for it."""
     corrupt_at: Mapped[datetime | None]
     """When a digest did not match; such a checkpoint is never resumed from."""
     collected_at: Mapped[datetime | None]
