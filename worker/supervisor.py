@@ -108,7 +108,7 @@ class Doing:
     """What the supervisor itself is at; while the trainer runs, that one's pulse says more."""
 
     phase: str
-    since: float = field(default_factory=time.time)
+    since: float = field(default_factory=time.monotonic)
     waiting_for: str | None = None
 
 
@@ -274,14 +274,14 @@ class Attempt:
         """Asked by the heartbeat's thread: what the row says of this run."""
         doing = self._doing
         if doing.phase != TRAINER:
-            return Activity(phase=doing.phase, since=doing.since, waiting_for=doing.waiting_for)
+            return Activity(phase=doing.phase, for_s=time.monotonic() - doing.since, waiting_for=doing.waiting_for)
         try:
             pulse = self._watchdog.current(self._run.read_pulse())
         except RunUnreadable:
             return None
         return Activity(
             phase=pulse.phase,
-            since=time.time() - (time.monotonic() - pulse.since),
+            for_s=time.monotonic() - pulse.since,
             step=pulse.step + 1,
             longest_s=pulse.longest_s,
             deadline_s=self._watchdog.deadline_s(pulse),

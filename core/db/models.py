@@ -211,7 +211,7 @@ class Job(Base):
     durable_step: Mapped[int | None]
     """Step of the newest committed checkpoint: what a lost worker cannot take away."""
     activity: Mapped[Json | None]
-    """What the run does right now (`core.activity.Activity` as JSON), written with each renewal of the lease."""
+    """What the run does right now (`core.activity.DatedActivity` as JSON), written with each renewal of the lease."""
     furthest_durable_step: Mapped[int | None]
     """The highest step that was ever durable: beyond it a checkpoint is progress."""
     trained_tokens: Mapped[int | None] = mapped_column(BigInteger)
