@@ -21,7 +21,7 @@ from core.spec import AdapterMethod, CheckpointRef, DataRef, ModelSource, Pinned
 from core.status import JobKind
 from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, require_digest
 from worker import checkpoints
-from worker.run_directory import RunDirectory, RunPlan
+from worker.run_directory import RunDirectory, RunPlan, Upload
 
 log = structlog.get_logger()
 
@@ -74,6 +74,7 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
 def _remove_up_to(own: Path) -> None:
     """This attempt's folder and its elders'. A supervisor that slept past its lease must spare a later attempt's.
 
+    _write_upload(sessions, lease, run)
     An elder's supervisor may be removing its own at this moment, if the job was given back a moment ago.
     """
     for folder in own.parent.glob("a*"):
@@ -152,6 +153,14 @@ def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:
         return None
     with sessions() as session:
         return signal_probes.size_of(session, lease.job_id)
+def _write_upload(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
+    """What the newest checkpoint took, until this attempt knows better."""
+    with sessions() as session:
+        event = events.newest(session, lease.job_id, code="checkpoint")
+    if event is not None and (seconds := event.data.get("upload_s")) is not None:
+        run.write_upload(Upload(longest_s=seconds))
+
+
 
 
 def _model_path(lease: Lease, settings: Settings) -> Path | None:

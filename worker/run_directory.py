@@ -6,6 +6,7 @@
     start/                     in   the weights of another job's checkpoint to begin with, if any
     evaluations/baseline.json  in   the baseline of an earlier attempt, if any: reused, never graded again
     evaluations/step-N.json    in   likewise the evaluation of the checkpoint in resume/
+    upload.json                in   how long a checkpoint takes into the store (`Upload`), replaced as it is learned
     pulse.json                 out  what the trainer does at this moment (`Pulse`), replaced at each change
     journal.jsonl              out  what happened, one entry a line, in order (`JournalEntry`)
     checkpoints/step-N/        out  appear whole, by rename
@@ -37,6 +38,8 @@ from core.status import Stage, StatusReason
 
 STOPPED_EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the trainer stopped because it was told to; what is not saved is done again."""
+LAST_UPLOAD_S = 5.0
+"""What a machine that goes away still grants to the last checkpoint's upload, once the trainer has ended."""
 STACKS_SIGNAL = signal.SIGUSR1
 """A trainer answers it with the stacks of all its threads, in its log."""
 FAILED_EXIT_CODE = 70
@@ -163,6 +166,14 @@ class RunPlan(BaseModel):
     mean_time_between_preemptions_s: float = 4 * 3600.0
 
 
+class Upload(BaseModel):
+    """What it takes to make a saved checkpoint durable, as measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    longest_s: float
+    """The longest of the last ones."""
+
+
 class Pulse(BaseModel):
     """A sign of life: which phase the trainer is in, and since when."""
 
@@ -284,7 +295,11 @@ class RunDirectory:
         return self.path / "rewards" / f"{name}.py"
 
     def checkpoint(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step-{step}"
+        return self.checkpoints / f"step-{step}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
     def evaluation(self, name: str) -> Path:
         return self.path / "evaluations" / f"{name}.json"
@@ -334,6 +349,14 @@ class RunDirectory:
         with self.journal.open("r+b") as file:
             _libc.fallocate(file.fileno(), _PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(offset))
 
+    def write_upload(self, upload: Upload) -> None:
+        write_atomically(self.path / "upload.json", upload.model_dump_json())
+
+    def read_upload(self) -> Upload | None:
+        """None before the first."""
+        path = self.path / "upload.json"
+        return _read(path, _UPLOAD) if path.exists() else None
+
     def write_pulse(self, pulse: Pulse) -> None:
         """Not synced: it speaks of this moment only."""
         draft = self.path / ".pulse"
@@ -369,6 +392,7 @@ _PLAN = TypeAdapter(RunPlan)
 _OUTCOME = TypeAdapter(Outcome)
 _EVALUATION = TypeAdapter(Evaluation)
 _PULSE = TypeAdapter(Pulse)
+_UPLOAD = TypeAdapter(Upload)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ the row last, so that a slow store delays neither the numbers nor the training.
 
 import contextvars
 import shutil
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -13,7 +14,6 @@ from itertools import islice
 import structlog
 from sqlalchemy.orm import Session
 
-from core.db import checkpoints as committed
 from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.session import LEDGER_AWAY, Sessions
@@ -32,11 +32,13 @@ from worker.run_directory import (
     RunDirectory,
     StageStarted,
     StepDone,
+    Upload,
 )
 
 log = structlog.get_logger()
 
 ENTRIES_PER_TRANSACTION = 50
+REMEMBERED_UPLOADS = 5
 RELEASE_BYTES = 8 * 1024 * 1024
 """The disk gets back what was shipped of the journal in pieces of this size."""
 
@@ -58,7 +60,8 @@ class Shipper:
         self._scores: dict[int, CheckpointScored] = {}
         """By step, for checkpoints that are not committed yet. Entered while the job is held, as commits are made."""
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
-        self._upload: Future[None] | None = None
+        self._upload: Future[float] | None = None
+        self._uploads_s: deque[float] = deque(maxlen=REMEMBERED_UPLOADS)
         self.store_is_away = False
         """Whether the newest upload failed of the store."""
 
@@ -128,8 +131,7 @@ class Shipper:
                 self._add_event(session, entry.code, entry.message, level=entry.level, data=entry.data)
             case CheckpointScored():
                 self._scores[entry.step] = entry
-                facts = {"step": entry.step, "metrics": entry.metrics, "is_best": entry.is_best}
-                committed.add_score(session, self._lease, **facts)
+                checkpoints.add_score(session, self._lease, entry)
             case CheckpointSaved():
                 log.debug("checkpoint_waits_for_upload", step=entry.step)
 
@@ -201,11 +203,13 @@ class Shipper:
         score = self._scores.get(saved.step)
         return saved.is_best or (score is not None and score.is_best)
 
-    def _finish_upload(self, upload: Future[None]) -> None:
+    def _finish_upload(self, upload: Future[float]) -> None:
         self._upload = None
         error = upload.exception()
         self.store_is_away = isinstance(error, StoreError)
         if error is None:
+            self._uploads_s.append(upload.result())
+            self._run.write_upload(Upload(longest_s=max(self._uploads_s)))
             done = self._waiting.pop(0)
             shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)
         elif isinstance(error, checkpoints.RETRYABLE):

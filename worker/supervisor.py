@@ -36,7 +36,7 @@ from worker import inputs, leftovers, preemption, stop_signals
 from worker.endings import Ending, EndingKind, Wished, name_ending, record
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
-from worker.run_directory import RunDirectory, RunUnreadable, tail
+from worker.run_directory import LAST_UPLOAD_S, RunDirectory, RunUnreadable, tail
 from worker.shipper import Shipper
 from worker.trainer_process import TrainerProcess
 from worker.watchdog import Hang, Watchdog
@@ -45,8 +45,6 @@ log = structlog.get_logger()
 
 PATIENCE_S = 900.0
 """How long an attempt waits for a store that is away. For the ledger it waits as long as its lease stands."""
-LAST_UPLOAD_S = 5.0
-"""What a machine that goes away still grants to the last checkpoint's upload, once the trainer has ended."""
 FENCED_EXIT_S = 5.0
 """After this long a fenced supervisor that hangs in a call (a silent server) ends by force."""
 FENCED_EXIT_CODE = 76

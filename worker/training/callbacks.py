@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -23,7 +24,7 @@ from worker.training.failures import SignalStarved
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.moment import Moment
-from worker.training.pace import Pace
+from worker.training.pace import Need, Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.scoreboard import Scoreboard
@@ -65,20 +66,29 @@ class StepEnd(TrainerCallback):
         self._metrics: dict[str, float | None] = {}
         """Of that step, as its checkpoint shows them."""
         self._pace = Pace()
-        stop.time_to_safe = self._pace.time_to_safe
-        stop.save_last_step = self._save_within
+        stop.is_saved = self._is_saved
+        stop.time_to_safe = self._time_to_safe
+        stop.save_last_step = self.save_last_good
 
-    def save_last_good(self) -> None:
-        """Save the last step that was taken, if it is not: the next one will not be, now."""
+    def save_last_good(self) -> bool:
+        """Save the last step that was taken, if it is not: the next one will not be, now. Whether it is saved."""
         moment = self._moment
-        if moment is None or self._saved_step == moment.state.global_step:
-            return
-        moment.bring_back(self._trainer)
-        self._save(moment.state.global_step, moment.progress, self._metrics, is_best=False)
+        if moment is not None and self._saved_step != moment.state.global_step:
+            moment.bring_back(self._trainer)
+            self._save(moment.state.global_step, moment.progress, self._metrics, is_best=False)
+        return self._saved_step == self._progress.step
 
-    def _save_within(self, grace_s: float) -> None:
-        if self._pace.save_cost_s <= grace_s:
-            self.save_last_good()
+    def _is_saved(self) -> bool:
+        """As during an evaluation of what was saved before it: to leave costs the evaluation alone."""
+        return not self._pace.in_step and self._saved_step == self._progress.step
+
+    def _time_to_safe(self) -> Need | None:
+        """The upload of an earlier checkpoint may be under way: it comes first."""
+        need, upload = self._pace.time_to_safe(), self._run.read_upload()
+        if need is None or upload is None:
+            return need
+        uploads = 2 if any(self._run.checkpoints.glob("step-*")) else 1
+        return replace(need, upload_s=uploads * upload.longest_s)
 
     @property
     def _progress(self) -> Progress:
@@ -241,9 +251,9 @@ class StepEnd(TrainerCallback):
     def _save(self, step: int, progress: Progress, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
             save_checkpoint(self._trainer, self._run, progress)
-        self._saved_step = step
         self._save_clock.note_save(self._pace.save_cost_s)
         self._run.append(CheckpointSaved(at=time.time(), step=step, metrics=dict(metrics), is_best=is_best))
+        self._saved_step = step
 
 
 def _name(step: int) -> str:
