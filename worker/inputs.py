@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import structlog
@@ -27,10 +28,14 @@ log = structlog.get_logger()
 
 
 class ModelGone(NotFound):
-    """A job names a local model that this worker's operator has not registered."""
+    """A job names a local model that this worker does not have. Another one may; or its operator puts it there."""
 
     code = "model_not_registered"
-    default_fix = "Add the model to PODIUM_MODELS on this worker, as on the API."
+    retryable = True
+    default_fix = (
+        "Put the model's folder on the workers, and add it to PODIUM_MODELS there, as on the API; resume the job if it "
+        "is paused then."
+    )
 
 
 class CheckpointGone(NotFound):
@@ -69,12 +74,12 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
             mean_time_between_preemptions_s=settings.mean_time_between_preemptions_s,
         )
     )
+    _write_upload(sessions, lease, run)
 
 
 def _remove_up_to(own: Path) -> None:
     """This attempt's folder and its elders'. A supervisor that slept past its lease must spare a later attempt's.
 
-    _write_upload(sessions, lease, run)
     An elder's supervisor may be removing its own at this moment, if the job was given back a moment ago.
     """
     for folder in own.parent.glob("a*"):
@@ -148,11 +153,6 @@ def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
         events.add(session, lease.job_id, code=code, message=message, data=data)
 
 
-def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:
-    if lease.kind is not JobKind.SIGNAL_PROBE:
-        return None
-    with sessions() as session:
-        return signal_probes.size_of(session, lease.job_id)
 def _write_upload(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
     """What the newest checkpoint took, until this attempt knows better."""
     with sessions() as session:
@@ -161,6 +161,11 @@ def _write_upload(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
         run.write_upload(Upload(longest_s=seconds))
 
 
+def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:
+    if lease.kind is not JobKind.SIGNAL_PROBE:
+        return None
+    with sessions() as session:
+        return signal_probes.size_of(session, lease.job_id)
 
 
 def _model_path(lease: Lease, settings: Settings) -> Path | None:
@@ -169,5 +174,8 @@ def _model_path(lease: Lease, settings: Settings) -> Path | None:
         return None
     path = settings.models.get(model.name)
     if path is None:
-        raise ModelGone(f"No model {model.name!r} is registered on this worker.", param="model")
+        raise ModelGone(f"No model {model.name!r} is registered on worker {socket.gethostname()}.", param="model")
+    if not path.is_dir():
+        message = f"The folder of model {model.name!r} is not on worker {socket.gethostname()}."
+        raise ModelGone(message, param="model")
     return path.resolve()

@@ -197,7 +197,7 @@ class FailureDetail(BaseModel):
     """Whether another attempt could go better: a full GPU yes, a reward that cannot be loaded no."""
     pauses: bool = False
     """Whether somebody can mend it, and the run can then go on from its newest checkpoint: a full disk, a reward that
-    began to fail. The job waits as paused instead of ending."""
+    began to fail. The job waits as paused instead of ending; one that is retryable, too, once its tries are used up."""
 
 
 class Summary(BaseModel):
