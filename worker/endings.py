@@ -18,8 +18,9 @@ from core.signal_report import SignalReport
 from core.status import JobKind, JobStatus, StatusReason
 from core.storage.store import ObjectStore, StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
 from worker import publisher
+from worker.files import tail
 from worker.inputs import ModelGone
-from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary, tail
+from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary
 
 log = structlog.get_logger()
 

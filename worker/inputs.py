@@ -22,7 +22,7 @@ from core.spec import AdapterMethod, CheckpointRef, DataRef, ModelSource, Pinned
 from core.status import JobKind
 from core.storage.store import DigestMismatch, ObjectNotFound, ObjectStore, require_digest
 from worker import checkpoints
-from worker.run_directory import RunDirectory, RunPlan, Upload
+from worker.run_directory import RunDirectory, RunPlan
 
 log = structlog.get_logger()
 
@@ -158,7 +158,7 @@ def _write_upload(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
     with sessions() as session:
         event = events.newest(session, lease.job_id, code="checkpoint")
     if event is not None and (seconds := event.data.get("upload_s")) is not None:
-        run.write_upload(Upload(longest_s=seconds))
+        run.write_upload_s(seconds)
 
 
 def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:

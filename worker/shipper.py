@@ -32,7 +32,6 @@ from worker.run_directory import (
     RunDirectory,
     StageStarted,
     StepDone,
-    Upload,
 )
 
 log = structlog.get_logger()
@@ -208,10 +207,10 @@ class Shipper:
         error = upload.exception()
         self.store_is_away = isinstance(error, StoreError)
         if error is None:
-            self._uploads_s.append(upload.result())
-            self._run.write_upload(Upload(longest_s=max(self._uploads_s)))
             done = self._waiting.pop(0)
             shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)
+            self._uploads_s.append(upload.result())
+            self._run.write_upload_s(max(self._uploads_s))
         elif isinstance(error, checkpoints.RETRYABLE):
             log.warning("checkpoint_not_uploaded", error=str(error))
         else:

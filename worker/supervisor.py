@@ -34,9 +34,10 @@ from core.storage.connect import open_store
 from core.storage.store import ObjectStore, StoreFull, StoreUnavailable
 from worker import inputs, leftovers, preemption, stop_signals
 from worker.endings import Ending, EndingKind, Wished, name_ending, record
+from worker.files import tail
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
-from worker.run_directory import LAST_UPLOAD_S, RunDirectory, RunUnreadable, tail
+from worker.run_directory import LAST_UPLOAD_S, RunDirectory, RunUnreadable
 from worker.shipper import Shipper
 from worker.trainer_process import TrainerProcess
 from worker.watchdog import Hang, Watchdog

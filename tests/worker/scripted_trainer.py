@@ -94,8 +94,7 @@ class Trainer:
 
     def show_evaluations(self) -> None:
         names = [name for name in ("baseline", f"step-{self.step}") if self.run.read_evaluation(name) is not None]
-        upload = self.run.read_upload()
-        self.notice("evaluations", names=names, upload_s=None if upload is None else upload.longest_s)
+        self.notice("evaluations", names=names, upload_s=self.run.read_upload_s())
 
     def replay(self, step: int, reward: float) -> None:
         """A step with a reward of its own."""

@@ -13,7 +13,7 @@ from tests.factories import claimed, event_codes, expire, read_job
 from tests.polling import wait_until
 from tests.worker.slow_store import SlowStore
 from tests.worker.workshop import Workshop
-from worker.run_directory import CheckpointSaved, CheckpointScored, Notice, RolloutsDone, RunDirectory, StepDone, Upload
+from worker.run_directory import CheckpointSaved, CheckpointScored, Notice, RolloutsDone, RunDirectory, StepDone
 from worker.shipper import ENTRIES_PER_TRANSACTION, Shipper
 
 
@@ -134,10 +134,10 @@ def test_a_checkpoint_that_is_durable_leaves_the_disk(workshop, lease, run, ship
 
 
 def test_what_an_upload_took_is_told_to_the_trainer_and_kept(workshop, lease, run, shipper):
-    assert run.read_upload() is None
+    assert run.read_upload_s() is None
     save_checkpoint(run, 2)
     ship_all(shipper)
-    assert run.read_upload() == Upload(longest_s=workshop.event(lease.job_id, "checkpoint")["upload_s"])
+    assert run.read_upload_s() == workshop.event(lease.job_id, "checkpoint")["upload_s"]
 
 
 def test_of_waiting_checkpoints_only_the_newest_and_the_best_are_uploaded(workshop, lease, run, shipper):

@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from core.failpoints import failpoint
 from core.spec import JobSpec
 from core.status import Stage
+from core.strict_json import json_number
 from worker.run_directory import (
     CheckpointSaved,
     CheckpointScored,
@@ -17,7 +18,6 @@ from worker.run_directory import (
     RunDirectory,
     StageStarted,
     StepDone,
-    json_number,
 )
 from worker.training.checkpoints import save_checkpoint
 from worker.training.failures import SignalStarved
@@ -84,11 +84,11 @@ class StepEnd(TrainerCallback):
 
     def _time_to_safe(self) -> Need | None:
         """The upload of an earlier checkpoint may be under way: it comes first."""
-        need, upload = self._pace.time_to_safe(), self._run.read_upload()
-        if need is None or upload is None:
+        need, upload_s = self._pace.time_to_safe(), self._run.read_upload_s()
+        if need is None or upload_s is None:
             return need
         uploads = 2 if any(self._run.checkpoints.glob("step-*")) else 1
-        return replace(need, upload_s=uploads * upload.longest_s)
+        return replace(need, upload_s=uploads * upload_s)
 
     @property
     def _progress(self) -> Progress:

@@ -15,7 +15,8 @@ import shutil
 from pathlib import Path
 
 from core.failpoints import failpoint
-from worker.run_directory import RunDirectory, write_atomically
+from worker.files import write_atomically
+from worker.run_directory import RunDirectory
 from worker.training.export import save_policy
 from worker.training.progress import Progress
 from worker.training.trainer import PodiumTrainer

@@ -22,7 +22,6 @@ from worker.run_directory import (
     RunDirectory,
     StageStarted,
     StepDone,
-    Upload,
 )
 
 LONG: dict[str, Any] = {
@@ -145,7 +144,7 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leav
 def test_told_to_go_where_an_upload_does_not_fit_it_saves_nothing_and_says_why(trainers: Trainers) -> None:
     layout = {**LONG, "checkpoints": {"every_steps": 100}}
     run = trainers.lay_out("slow-store", grace_s=10.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
-    run.write_upload(Upload(longest_s=60.0))
+    run.write_upload_s(60.0)
     process = trainers.start(run)
     wait_until(
         lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2), what="step 3's grading"
