@@ -42,7 +42,7 @@ class ResumeAudit:
         }
 
     def sentence(self, spec: JobSpec) -> str:
-        """What was found, and where equal bits cannot be had, that this is so, whatever was found."""
+        """What was found; and with vLLM, whatever that is, what cannot be promised."""
         if spec.hyperparameters.use_vllm:
             return f"Resume audit: {self._finding()} {_WITH_VLLM}"
         return f"Resume audit: {self._finding()}" + (f" {_ON_ONE_DEVICE}" if self.differences else "")
@@ -56,5 +56,7 @@ class ResumeAudit:
         return f"{len(self.differences)} of {steps} came out differently."
 
 
-_WITH_VLLM = "With vLLM a resume cannot be bit-identical, because requests are batched as they come, and sums depend on the batch."
+_WITH_VLLM = (
+    "With vLLM equal bits cannot be promised, because it batches requests as they come, and sums depend on the batch."
+)
 _ON_ONE_DEVICE = "A GPU may sum in another order; on a CPU of the same kind this should not be."

@@ -199,7 +199,6 @@ def _tell_decision(run: RunDirectory, progress: Progress, decision: Decision) ->
         Verdict.SAVE_LAST: f"Left in the middle of step {step + 1}, with step {step} saved: {needed}",
         Verdict.LEAVE: f"Left in the middle of step {step + 1}, with nothing more saved: {needed}",
     }[decision.verdict]
-    is_finished = decision.verdict is Verdict.FINISH
     data = {
         "step": step,
         "decision": decision.verdict,
@@ -209,10 +208,10 @@ def _tell_decision(run: RunDirectory, progress: Progress, decision: Decision) ->
         "needed_s": round(need.total_s, 1),
         "grace_s": decision.grace_s,
     }
-    code, level = ("step_finished", "info") if is_finished else ("step_abandoned", "warn")
-    run.append(
-        Notice.model_validate({"at": time.time(), "level": level, "code": code, "message": outcome, "data": data})
-    )
+    if decision.verdict is Verdict.FINISH:
+        run.append(Notice(at=time.time(), code="step_finished", message=outcome, data=data))
+    else:
+        run.append(Notice(at=time.time(), level="warn", code="step_abandoned", message=outcome, data=data))
 
 
 def _leave(run: RunDirectory, progress: Progress) -> NoReturn:
