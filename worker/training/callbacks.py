@@ -11,14 +11,7 @@ from core.failpoints import failpoint
 from core.spec import JobSpec
 from core.status import Stage
 from core.strict_json import json_number
-from worker.run_directory import (
-    CheckpointSaved,
-    CheckpointScored,
-    Notice,
-    RunDirectory,
-    StageStarted,
-    StepDone,
-)
+from worker.run_directory import CheckpointSaved, CheckpointScored, Notice, RunDirectory, StageStarted, StepDone
 from worker.training.checkpoints import save_checkpoint
 from worker.training.failures import SignalStarved
 from worker.training.grader_log import GraderLog

@@ -45,14 +45,14 @@ class HubUnreachable(RunFailed):
 
 
 class ModelVanished(RunFailed):
-    """The hub answers, and has or gives it no more. Somebody may bring it back, and the run goes on then."""
+    """The hub has or gives it no more, or may not be asked. Somebody may bring it back, and the run goes on then."""
 
     reason = StatusReason.MODEL_UNUSABLE
     code = "model_vanished"
     pauses = True
     default_fix = (
-        "Bring the repository back at that commit, or give the worker a token that may read it (HF_TOKEN); then resume "
-        "the job. Or register a copy in PODIUM_MODELS and create a new job with it."
+        "Bring the repository back at that commit, or into the worker's cache, or give the worker a token that may "
+        "read it (HF_TOKEN); then resume the job. Or register a copy in PODIUM_MODELS and create a new job with it."
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import is_offline_mode
 from huggingface_hub.errors import (
     HfHubHTTPError,
     LocalEntryNotFoundError,
@@ -138,6 +139,8 @@ def _unusable(plan: RunPlan, part: str, error: Exception) -> RunFailed:
     causes = list(_causes(error))
     if any(isinstance(cause, _VANISHED) or _status(cause) in _FORBIDDEN for cause in causes):
         return ModelVanished(f"The Hub does not have {name}, or not for this worker: {_summary(error)}")
+    if is_offline_mode() and any(isinstance(cause, LocalEntryNotFoundError) for cause in causes):
+        return ModelVanished(f"This worker asks no Hub (HF_HUB_OFFLINE), and does not have {name} in its cache.")
     if any(isinstance(cause, LocalEntryNotFoundError) or _means_trouble(_status(cause)) for cause in causes):
         return HubUnreachable(f"The Hub did not answer while the {part} of {name} was loaded: {_summary(error)}")
     return ModelUnusable(f"The {part} of {name} cannot be loaded: {_summary(error)}")

@@ -79,6 +79,13 @@ def test_a_hub_that_nobody_can_reach_is_asked_again(hub: Hub, monkeypatch: pytes
         load_tokenizer(PLAN)
 
 
+def test_who_may_not_ask_a_hub_waits_for_a_person_too(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelVanished, match="HF_HUB_OFFLINE"):
+        load_tokenizer(PLAN)
+    assert not hub.requests
+
+
 def test_a_model_in_the_cache_needs_no_hub(hub: Hub) -> None:
     load_tokenizer(PLAN)
     hub.failing_with = HTTPStatus.BAD_GATEWAY
