@@ -6,7 +6,7 @@
     start/                     in   the weights of another job's checkpoint to begin with, if any
     evaluations/baseline.json  in   the baseline of an earlier attempt, if any: reused, never graded again
     evaluations/step-N.json    in   likewise the evaluation of the checkpoint in resume/
-    upload.json                in   how long a checkpoint takes into the store (seconds), replaced as it is learned
+    upload.json                in   the longest of the last uploads of a checkpoint (seconds), replaced as it is learned
     pulse.json                 out  what the trainer does at this moment (`Pulse`), replaced at each change
     journal.jsonl              out  what happened, one entry a line, in order (`JournalEntry`)
     checkpoints/step-N/        out  appear whole, by rename
@@ -345,7 +345,6 @@ class RunDirectory:
         punch_hole(self.journal, offset)
 
     def write_upload_s(self, longest_s: float) -> None:
-        """The longest of the last uploads of a checkpoint."""
         write_atomically(self.upload, json.dumps(longest_s))
 
     def read_upload_s(self) -> float | None:
