@@ -36,10 +36,24 @@ class ModelUnusable(RunFailed):
 
 
 class HubUnreachable(RunFailed):
-    reason = StatusReason.MODEL_UNUSABLE
+    """Nobody can say whether the model is there: an outage, which is no failure of the job."""
+
+    reason = StatusReason.HUB_FAILED
     code = "hub_unreachable"
     default_fix = "Check the worker's way to the Hub (HF_ENDPOINT, proxy, token); the job is tried again by itself."
     retryable = True
+
+
+class ModelVanished(RunFailed):
+    """The hub has or gives it no more, or may not be asked. Somebody may bring it back, and the run goes on then."""
+
+    reason = StatusReason.MODEL_UNUSABLE
+    code = "model_vanished"
+    pauses = True
+    default_fix = (
+        "Bring the repository back at that commit, or into the worker's cache, or give the worker a token that may "
+        "read it (HF_TOKEN); then resume the job. Or register a copy in PODIUM_MODELS and create a new job with it."
+    )
 
 
 class NoChatTemplate(RunFailed):

@@ -136,6 +136,9 @@ class Trainers:
             earlier, step = resume
             run.resume.symlink_to(earlier.checkpoint(step))
             baseline = baseline or earlier
+            scored = f"step-{step}"
+            if earlier.evaluation(scored).exists():
+                run.evaluation(scored).symlink_to(earlier.evaluation(scored))
         if baseline is not None and baseline.evaluation("baseline").exists():
             run.evaluation("baseline").symlink_to(baseline.evaluation("baseline"))
         if start is not None:
