@@ -28,11 +28,11 @@ from worker.run_directory import (
 from worker.training import config
 from worker.training.callbacks import StepEnd
 from worker.training.checkpoints import load_progress
-from worker.training.data import RunData, load_data, training_set
+from worker.training.data import RunData, load_data, tokenize, training_set
 from worker.training.environment import Device, describe_environment, detect_device
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
-from worker.training.failures import GradingUnreliable, SignalStarved, named_failure
+from worker.training.failures import GradingUnreliable, SignalStarved, StaleSampler, named_failure
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
@@ -43,6 +43,7 @@ from worker.training.scoreboard import Scoreboard
 from worker.training.signal_probe import probe_signal
 from worker.training.stop import Stopped, StopRequest, TrainingOver
 from worker.training.trainer import PodiumTrainer
+from worker.training.vllm.start import open_sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
             _train(run, plan, bench.trainer, progress, stop)
             _start_stage(run, Stage.EVALUATING)
             bench.scoreboard.take("final", progress.step)
-        except (GradingUnreliable, SignalStarved):
+        except (GradingUnreliable, SignalStarved, StaleSampler):
             bench.step_end.save_last_good()
             raise
     stop.worth_finishing = True
@@ -158,6 +159,9 @@ def _load(
     )
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
+    if spec.hyperparameters.use_vllm:
+        prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
+        trainer.sample_with(open_sampler(trainer, run, spec, prompts, device))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
     evaluator.on_batch = phases.beat
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)

@@ -15,6 +15,7 @@ from core.rows import Row
 from core.signal import is_silent
 from core.watch import WatchedField
 from worker.run_directory import RolloutsDone
+from worker.training.fast_path.support import Saving, obstacles
 from worker.training.fast_path.trainer import FastPathTrainer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Tally
@@ -28,6 +29,7 @@ from worker.training.rewards import (
 )
 from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, spread_metrics
 from worker.training.text_health import text_metrics
+from worker.training.vllm.sampler import ColocatedSampler
 from worker.training.watch import Watch
 
 BUFFER_FILE = "rollout_buffer.pt"
@@ -83,8 +85,15 @@ class PodiumTrainer(FastPathTrainer):
         self._batch: RolloutBatch | None = None
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
         self.accelerator.backward = phases.timed(Phase.BACKWARD, self.accelerator.backward)
-        if self.use_vllm:
-            self.vllm_generation.sync_weights = phases.timed(Phase.WEIGHT_SYNC, self.vllm_generation.sync_weights)
+        self._sampler: ColocatedSampler | None = None
+
+    def sample_with(self, sampler: ColocatedSampler) -> None:
+        """Rollouts come from it: it takes the place of TRL's vLLM engine, which begins with the trainer."""
+        self._sampler = sampler
+        self.use_vllm, self.vllm_generation, self._last_loaded_step = True, sampler, -1
+        self.vllm_generation.sync_weights = self._phases.timed(Phase.WEIGHT_SYNC, sampler.sync_weights)
+        if self._saves(Saving.CORRECTION):
+            self.obstacles = obstacles(self)
 
     # Rollouts and rewards.
 
@@ -111,6 +120,8 @@ class PodiumTrainer(FastPathTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Raises `GradingUnreliable` where the rollouts are not to be trained on; they are in the journal then too."""
+        if self._sampler is not None:
+            self._sampler.announce([self._rows[example["row"]].line for example in inputs])
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch, step = self._batch, self.state.global_step + 1
         assert batch is not None
@@ -127,6 +138,7 @@ class PodiumTrainer(FastPathTrainer):
             **text_metrics([completion.text for completion in batch.completions], group_size=self.num_generations),
             **signal.metrics,
             **spread_metrics(batch),
+            **(self._sampler.take_metrics() if self._sampler is not None else {}),
         }
         return output
 
