@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cli import vllm_environment
 from cli.errors import BenchUnknown
 from cli.terminal import say
 from core.settings import CHECKOUT
@@ -18,6 +19,7 @@ STATIC_CHECKS = {
 WHOLE_SUITE = ("-n", "2", "--dist", "loadfile")
 """Two processes, a file to each at a time: files share what takes long to start, and half of their time is waiting."""
 BENCHES = CHECKOUT / "bench"
+VLLM_TESTS = CHECKOUT / "tests/vllm"
 
 
 def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
@@ -27,6 +29,15 @@ def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
     _announce("tests", command)
     codes.append(_run((_script(command[0]), *command[1:])))
     return next((code for code in codes if code != 0), 0)
+
+
+def run_vllm_tests(pytest_arguments: Sequence[str]) -> int:
+    """tests/vllm against the real vLLM on a CPU, in an environment of its own. Raises EnvironmentNotMade."""
+    python = vllm_environment.ensure()
+    where = (str(VLLM_TESTS), "--confcutdir", str(VLLM_TESTS), "--timeout", "1800")
+    command = ("pytest", *where, *pytest_arguments)
+    _announce("tests with vLLM", command)
+    return _run((str(python), "-m", *command))
 
 
 def run_bench(name: str, arguments: Sequence[str]) -> int:

@@ -85,7 +85,14 @@ def make_bench(model_folder: Path, folder: Path, *, device: Device = CPU, native
     sampler = ColocatedSampler(
         model,
         engine,
-        Serving(dtype, sleeps=False, adapters=AdapterFolder(folder) if native else None, pushes_all_at_first=full),
+        Serving(
+            dtype,
+            sleeps=False,
+            share=None,
+            adapters=AdapterFolder(folder) if native else None,
+            pushes_all_at_first=full,
+            merges=None if native else "asked for",
+        ),
         canary=Canary(PROMPTS, dtype, score_base=score_base),
         score=scorer(model, device),
         seeds=RequestSeeds(7),

@@ -221,7 +221,7 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
         steps_without_gradient=tally.steps_without_gradient,
         truncated_share=tally.truncated_share,
         ungraded_rollouts=tally.ungraded_rollouts,
-        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.fast_path_facts,
+        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.facts,
     )
 
 

@@ -95,6 +95,11 @@ class PodiumTrainer(FastPathTrainer):
         if self._saves(Saving.CORRECTION):
             self.obstacles = obstacles(self)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How it trained, for the results: JSON values."""
+        return self.fast_path_facts | (self._sampler.facts if self._sampler is not None else {})
+
     # Rollouts and rewards.
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:

@@ -41,10 +41,14 @@ class Serving:
 
     dtype: torch.dtype
     sleeps: bool
+    share: float | None
+    """Of the GPU's memory."""
     adapters: AdapterFolder | None
     """Where they are published; None: merged weights are pushed."""
     pushes_all_at_first: bool
     """The engine did not load what the trainer trains on: every weight is trained, or the base is in 4 bits."""
+    merges: str | None
+    """Why there is no native adapter; None where there is one."""
 
 
 class ColocatedSampler:
@@ -72,6 +76,13 @@ class ColocatedSampler:
         self._rows: Sequence[int] = ()
         self._pushed_all = not serving.pushes_all_at_first
         self._metrics: dict[str, float] = {}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the results: JSON values."""
+        serving = self._serving
+        adapter = "native" if serving.merges is None else f"merged: {serving.merges}"
+        return {"sampler": {"adapter": adapter, "share": serving.share, "sleeps": serving.sleeps}}
 
     def announce(self, rows: Sequence[int]) -> None:
         """Which rows the prompts of the next `generate` come from, in order: their seeds hang on it."""

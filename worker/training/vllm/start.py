@@ -57,8 +57,10 @@ def open_sampler(
         Serving(
             dtype=dtype_of(device),
             sleeps=sleeps,
+            share=memory.get("gpu_memory_utilization"),
             adapters=AdapterFolder(run.path / ".adapters") if merges is None else None,
             pushes_all_at_first=spec.adapter.method is not AdapterMethod.LORA,
+            merges=merges,
         ),
         canary=_canary(model, prompts, device),
         score=scorer(model, device),
