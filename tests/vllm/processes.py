@@ -10,7 +10,7 @@ from typing import Any
 
 SCENES = "tests.vllm.scenes"
 DEADLINE_S = 1500
-"""A first engine compiles its kernels."""
+"""Much of it is for a machine that is busy with other things."""
 ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

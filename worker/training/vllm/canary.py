@@ -96,7 +96,7 @@ def _excess(sampled: torch.Tensor, now: torch.Tensor, old: torch.Tensor, least: 
     deviation = math.sqrt(to_old / tokens)
     if deviation == 0:
         return math.inf
-    return (to_now - to_old) / (2 * deviation * moved)
+    return float((to_now - to_old) / (2 * deviation * moved))
 
 
 class Canary:

@@ -84,7 +84,7 @@ class Engine:
     def forget_cached_prompts(self) -> None:
         """They were computed by the weights before."""
         with _named("resetting its prefix cache"):
-            if self._llm.reset_prefix_cache() is False:  # older versions say nothing
+            if not self._llm.reset_prefix_cache():
                 raise SamplerFailed("vLLM did not reset its prefix cache.")
 
     def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], drawing: Mapping[str, Any]) -> Answers:
