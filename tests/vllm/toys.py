@@ -10,9 +10,10 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.worker.training.runs import save_toy_model
 from worker.training.environment import Device
+from worker.training.phases import PhaseTimer
 from worker.training.vllm.canary import Canary
 from worker.training.vllm.engine import Engine, EngineSettings
-from worker.training.vllm.native import AdapterFolder
+from worker.training.vllm.native import AdapterFolder, room_for
 from worker.training.vllm.sampler import ColocatedSampler, Serving
 from worker.training.vllm.seeds import RequestSeeds
 from worker.training.vllm.start import scorer
@@ -55,9 +56,7 @@ class Bench:
         self.steps[0] += 1
 
     def sample(self, rows: list[int]) -> list[list[int]]:
-        self.sampler.announce(rows)
-        prompts = [PROMPTS[row % len(PROMPTS)] for row in rows]
-        return self.sampler.generate(prompts, None, 1)[1]
+        return self.sampler.generate([PROMPTS[row] for row in rows], None, 1)[1]
 
 
 def make_bench(model_folder: Path, folder: Path, *, device: Device = CPU, native: bool, full: bool = False) -> Bench:
@@ -77,7 +76,7 @@ def make_bench(model_folder: Path, folder: Path, *, device: Device = CPU, native
             requests=16,
             seed=7,
             is_cuda=False,
-            lora_rank=8 if native else None,
+            adapter=room_for(model, RANK) if native else None,
         )
     )
     steps = [0]
@@ -90,7 +89,8 @@ def make_bench(model_folder: Path, folder: Path, *, device: Device = CPU, native
             sleeps=False,
             share=None,
             adapters=AdapterFolder(folder) if native else None,
-            pushes_all_at_first=full,
+            trains_everything=full,
+            has_the_base=not full,
             merges=None if native else "asked for",
         ),
         canary=Canary(PROMPTS, dtype, score_base=score_base),
@@ -98,5 +98,6 @@ def make_bench(model_folder: Path, folder: Path, *, device: Device = CPU, native
         seeds=RequestSeeds(7),
         drawing=DRAWING,
         step=lambda: steps[0],
+        phases=PhaseTimer(),
     )
     return Bench(model, engine, sampler, steps)

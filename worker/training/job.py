@@ -161,7 +161,7 @@ def _load(
     name_base(trainer.model, spec)
     if spec.hyperparameters.use_vllm:
         prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
-        trainer.sample_with(open_sampler(trainer, run, spec, prompts, device))
+        trainer.sample_with(open_sampler(trainer, run, spec, prompts, device, phases))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
     evaluator.on_batch = phases.beat
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)

@@ -91,9 +91,8 @@ class PodiumTrainer(FastPathTrainer):
         """Rollouts come from it: it takes the place of TRL's vLLM engine, which begins with the trainer."""
         self._sampler = sampler
         self.use_vllm, self.vllm_generation, self._last_loaded_step = True, sampler, -1
-        self.vllm_generation.sync_weights = self._phases.timed(Phase.WEIGHT_SYNC, sampler.sync_weights)
         if self._saves(Saving.CORRECTION):
-            self.obstacles = obstacles(self)
+            self.obstacles = obstacles(self)  # some are obstacles with vLLM only
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -125,8 +124,6 @@ class PodiumTrainer(FastPathTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Raises `GradingUnreliable` where the rollouts are not to be trained on; they are in the journal then too."""
-        if self._sampler is not None:
-            self._sampler.announce([self._rows[example["row"]].line for example in inputs])
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch, step = self._batch, self.state.global_step + 1
         assert batch is not None

@@ -14,6 +14,8 @@ from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
 from worker.training.failures import RunFailed, SamplerDoesNotFit, SamplerFailed, first_line
+from worker.training.vllm.native import AdapterRoom
+from worker.training.vllm.sampler import Answers
 
 MOST_AT_ONCE = 256
 """Requests; more wait in vLLM's queue."""
@@ -36,15 +38,8 @@ class EngineSettings:
     """At once, at most."""
     seed: int
     is_cuda: bool
-    lora_rank: int | None
-    """Memory set aside for an adapter; None: none is served."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    token_ids: list[list[int]]
-    logps: list[list[float | None]]
-    """Of each token as it was drawn: temperature and top_p applied. None where vLLM computed NaN."""
+    adapter: AdapterRoom | None
+    """None: none is served."""
 
 
 class Engine:
@@ -52,10 +47,11 @@ class Engine:
 
     def __init__(self, settings: EngineSettings) -> None:
         _prepare_environment()
-        self._sleep_level = 1 if settings.lora_rank else 2
+        self._sleep_level = 1 if settings.adapter else 2
         """1 keeps the weights in the host's memory: an adapter's base is in no other place than the engine. With 2
         they are gone, and each wake is followed by a push (vLLM's own reload would bring back the base from disk)."""
         self._adapter: LoRARequest | None = None
+        self._devices = [torch.cuda.current_device()] if settings.is_cuda else []
         with _named("starting"):
             self._llm = _start(settings)
         self.is_asleep = False
@@ -129,7 +125,7 @@ class Engine:
 
     def _generate(self, prompts: Sequence[Sequence[int]], asked: Any) -> list[Any]:
         wrapped = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with _named("generating"):
+        with _named("generating"), torch.random.fork_rng(self._devices):  # it draws beside the seeds
             outputs = self._llm.generate(wrapped, sampling_params=asked, lora_request=self._adapter, use_tqdm=False)
         if len(outputs) != len(prompts):
             raise SamplerFailed(f"vLLM answered {len(outputs)} of {len(prompts)} requests.")
@@ -139,8 +135,14 @@ class Engine:
 def _start(settings: EngineSettings) -> LLM:
     """What a job's numbers or safety depend on is said here, and not left to vLLM's defaults or the model's files."""
     adapters: dict[str, Any] = {}
-    if settings.lora_rank:
-        adapters = {"enable_lora": True, "max_lora_rank": settings.lora_rank, "max_loras": 1, "max_cpu_loras": 1}
+    if settings.adapter is not None:
+        adapters = {
+            "enable_lora": True,
+            "max_lora_rank": settings.adapter.rank,
+            "lora_target_modules": list(settings.adapter.layers),
+            "max_loras": 1,
+            "max_cpu_loras": 1,
+        }
     try:
         return LLM(
             model=settings.model,
@@ -171,11 +173,7 @@ def _start(settings: EngineSettings) -> LLM:
 
 def _prepare_environment() -> None:
     """The engine lives in this process: its weights are reached by a call, and it cannot outlive the trainer."""
-    os.environ |= {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-    }
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
     ensure_master_addr_port()

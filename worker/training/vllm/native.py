@@ -5,6 +5,7 @@ grid of bfloat16. The rule of when that is possible is `obstacle`; what it says 
 """
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from worker.training.fast_path.scoring import causal_of
 from worker.training.vllm.weights import adapted_layers
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM's `max_lora_rank` may be, in 0.22 as in 0.31; memory is set aside for it."""
+"""What vLLM's `max_lora_rank` may be, in 0.22 as in 0.31; memory is set aside for it. Specs go no higher."""
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """Dense decoders whose layers are called the same in transformers and in vLLM."""
 LAYERS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
@@ -34,13 +35,23 @@ def obstacle(model: Any, spec: JobSpec) -> str | None:
     architectures = set(causal_of(model).config.architectures or [type(causal_of(model)).__name__])
     if not architectures <= ARCHITECTURES:
         return f"adapters of {', '.join(sorted(architectures))} have not been tried"
-    if odd := sorted({name.rpartition(".")[2] for name in adapted_layers(model)} - LAYERS):
+    if odd := sorted(_kinds(model) - LAYERS):
         return f"vLLM does not adapt {odd[0]}"
-    return None if spec.adapter.r <= RANKS[-1] else f"its rank is above {RANKS[-1]}"
+    return None
 
 
-def reserved_rank(rank: int) -> int:
-    return next(one for one in RANKS if rank <= one)
+@dataclass(frozen=True, slots=True)
+class AdapterRoom:
+    """What the engine sets aside for adapters when it starts."""
+
+    rank: int
+    layers: tuple[str, ...]
+    """The last part of their names. Not told, vLLM prepares the head too, and scores prompts with it by a mapping that
+    is made for samples: a failure on a CPU, and on a GPU chance (vllm-project/vllm, issues 16668 and 51594)."""
+
+
+def room_for(model: Any, rank: int) -> AdapterRoom:
+    return AdapterRoom(next(one for one in RANKS if rank <= one), tuple(sorted(_kinds(model))))
 
 
 class AdapterFolder:
@@ -69,3 +80,7 @@ class AdapterFolder:
 
     def _place(self, number: int) -> Path:
         return self._path / f"adapter-{number}"
+
+
+def _kinds(model: Any) -> set[str]:
+    return {name.rpartition(".")[2] for name in adapted_layers(model)}

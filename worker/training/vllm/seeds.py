@@ -8,29 +8,32 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 
+SEED_BYTES = 7
+"""What every generator of torch takes."""
+
 
 class RequestSeeds:
-    """Seeds by (seed of the job, step, row of the prompt, number of the sample of that row in that step).
+    """Seeds by (seed of the job, step, token ids of the prompt, number of the sample of that prompt in that step).
 
-    A row that is asked for again within a step, by another group or in a second round, goes on counting.
+    A prompt that is asked for again within a step, by another group or in a second round, goes on counting.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._step: int | None = None
-        self._asked: Counter[int] = Counter()
+        self._asked: Counter[bytes] = Counter()
 
-    def draw(self, step: int, rows: Sequence[int]) -> list[int]:
-        """One per row, in order; rows repeat as often as they are sampled."""
+    def draw(self, step: int, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """One per prompt, in order; prompts repeat as often as they are sampled."""
         if step != self._step:
             self._step, self._asked = step, Counter()
-        seeds = []
-        for row in rows:
-            seeds.append(request_seed(self._seed, step, row, self._asked[row]))
-            self._asked[row] += 1
-        return seeds
+        return [self._next(step, _digest(tuple(prompt))) for prompt in prompts]
+
+    def _next(self, step: int, prompt: bytes) -> int:
+        sample = self._asked[prompt]
+        self._asked[prompt] += 1
+        return int.from_bytes(_digest((self._seed, step, prompt, sample))[:SEED_BYTES])
 
 
-def request_seed(seed: int, step: int, row: int, sample: int) -> int:
-    """56 bits: what every generator of torch takes."""
-    return int.from_bytes(sha256(repr((seed, step, row, sample)).encode()).digest()[:7])
+def _digest(value: object) -> bytes:
+    return sha256(repr(value).encode()).digest()

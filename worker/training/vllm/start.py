@@ -13,16 +13,22 @@ from worker.training.config import hub_revision
 from worker.training.environment import Device
 from worker.training.evaluate import untouched_training
 from worker.training.fast_path.scoring import causal_of
+from worker.training.phases import PhaseTimer
 from worker.training.vllm.canary import COMPLETION_TOKENS, Canary, Scorer, Texts
 from worker.training.vllm.memory import dtype_of, estimate_needs, plan_memory
-from worker.training.vllm.native import AdapterFolder, obstacle, reserved_rank
+from worker.training.vllm.native import AdapterFolder, obstacle, room_for
 from worker.training.vllm.sampler import ColocatedSampler, Serving
 from worker.training.vllm.seeds import RequestSeeds
 from worker.training.vllm.weights import require_mergeable
 
 
 def open_sampler(
-    trainer: Any, run: RunDirectory, spec: JobSpec, prompts: Sequence[Sequence[int]], device: Device
+    trainer: Any,
+    run: RunDirectory,
+    spec: JobSpec,
+    prompts: Sequence[Sequence[int]],
+    device: Device,
+    phases: PhaseTimer,
 ) -> ColocatedSampler:
     """Starts the engine, which takes a while. `prompts`: the training prompts' token ids.
 
@@ -48,9 +54,11 @@ def open_sampler(
                 requests=wanted.rollouts_per_step,
                 seed=spec.seed,
                 is_cuda=device.is_cuda,
-                lora_rank=reserved_rank(spec.adapter.r) if merges is None else None,
+                adapter=room_for(model, spec.adapter.r) if merges is None else None,
             )
         )
+        if sleeps:
+            engine.sleep()  # the baseline comes first
     return ColocatedSampler(
         model,
         engine,
@@ -59,7 +67,8 @@ def open_sampler(
             sleeps=sleeps,
             share=memory.get("gpu_memory_utilization"),
             adapters=AdapterFolder(run.path / ".adapters") if merges is None else None,
-            pushes_all_at_first=spec.adapter.method is not AdapterMethod.LORA,
+            trains_everything=spec.adapter.method is AdapterMethod.FULL,
+            has_the_base=spec.adapter.method is AdapterMethod.LORA,
             merges=merges,
         ),
         canary=_canary(model, prompts, device),
@@ -67,6 +76,7 @@ def open_sampler(
         seeds=RequestSeeds(spec.seed),
         drawing=_drawing(trainer),
         step=lambda: trainer.state.global_step,
+        phases=phases,
     )
 
 
@@ -93,7 +103,7 @@ def _as_in_passes(device: Device) -> AbstractContextManager[None]:
 def _score_one(model: Any, text: list[int]) -> torch.Tensor:
     ids = torch.tensor([text], device=model.device)
     logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
-    logps = logits.float().log_softmax(dim=-1).gather(1, ids[0, 1:, None])
+    logps: torch.Tensor = logits.float().log_softmax(dim=-1).gather(1, ids[0, 1:, None])
     return logps[:, 0].double().cpu()
 
 

@@ -23,7 +23,8 @@ _LORA = ".lora_"
 def policy_weights(model: nn.Module, dtype: torch.dtype, *, adapted_only: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Names as in the model's checkpoint, and weights in `dtype`; 4-bit ones are dequantised.
 
-    At most one matrix and its fp32 copy exist at a time. `adapted_only`: what an adapter changes, nothing else.
+    At most one matrix and its fp32 copies exist at a time. `adapted_only`: what an adapter changes, nothing else; of a
+    model without one, nothing at all.
     """
     causal = causal_of(model)
     layers = adapted_layers(model)
@@ -76,6 +77,6 @@ def dithered(weight: torch.Tensor, seed: int) -> torch.Tensor:
     draw is fixed by `seed`, so the same weights give the same bits, and where nothing was added nothing is changed.
     """
     generator = torch.Generator(weight.device).manual_seed(seed)
-    odds = torch.randint(0, 2**16, weight.shape, generator=generator, dtype=torch.int32, device=weight.device)
-    bits = (weight.contiguous().view(torch.int32) + odds).bitwise_and(-(2**16))
+    bits = torch.randint(0, 2**16, weight.shape, generator=generator, dtype=torch.int32, device=weight.device)
+    bits.add_(weight.contiguous().view(torch.int32)).bitwise_and_(-(2**16))
     return bits.view(torch.float32).to(torch.bfloat16)
