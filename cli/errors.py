@@ -23,7 +23,10 @@ class EnvironmentNotMade(ServiceError):
     """An environment for tests could not be installed; pip has said why."""
 
     code = "environment_not_made"
-    default_fix = "Read pip's words above; the tests without --vllm need none of it."
+    default_fix = (
+        "Read pip's words above. If it finds no torch with `+cpu`, let it know an index that has PyTorch's CPU builds "
+        "(PIP_EXTRA_INDEX_URL). The tests without --vllm need none of it."
+    )
 
 
 class NoSystemAccount(ServiceError):
