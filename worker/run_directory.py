@@ -203,6 +203,10 @@ class Summary(BaseModel):
     truncated_share: float | None
     ungraded_rollouts: int
     """Rollouts that no reward could be given for: left out, never scored 0."""
+    left_out_rollouts: int = 0
+    """Rollouts that dynamic sampling generated and graded, and did not train on."""
+    left_out_tokens: int = 0
+    """Their part of `generated_tokens`."""
     resolved_parameters: dict[str, Any]
     """TRL's and PEFT's own numbers, as derived from the spec."""
 

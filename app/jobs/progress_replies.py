@@ -91,7 +91,7 @@ class RolloutObject(Reply):
     completion: str
     grades: dict[str, GradeObject] = Field(description="By reward name.")
     reward: float | None = Field(description="The weighted sum; null, never 0, where a reward failed.")
-    advantage: float | None
+    advantage: float | None = Field(description="Null where dynamic sampling left the rollout's silent group out.")
     completion_tokens: int
     finish_reason: str = Field(description="`stop` or `length`.")
 

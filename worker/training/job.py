@@ -39,6 +39,7 @@ from worker.training.model import check_method, load_policy, load_start, load_to
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import GradingWatch, Rewards, open_rewards
+from worker.training.sampling.sampler import step_sampler
 from worker.training.scoreboard import Scoreboard
 from worker.training.signal_probe import probe_signal
 from worker.training.stop import Stopped, StopRequest, TrainingOver
@@ -140,6 +141,7 @@ def _load(
     tokenizer = load_tokenizer(plan)
     data = load_data(run, spec, tokenizer)
     _report_data(run, data)
+    prompts = training_set(data.training, spec.hyperparameters.prompts_per_step)
     trainer = PodiumTrainer(
         rows=data.training,
         rewards=rewards,
@@ -151,7 +153,8 @@ def _load(
         watched=spec.watch,
         model=load_policy(run, plan, tokenizer, device),
         args=config.grpo_config(spec, device, run.path / ".trl"),
-        train_dataset=training_set(data.training, spec.hyperparameters.prompts_per_step),
+        train_dataset=prompts,
+        step_sampler=step_sampler(spec, prompts, data.training, progress.histories),
         processing_class=tokenizer,
         peft_config=config.lora_config(spec),
         fast_path=spec.hyperparameters.fast_path,
@@ -221,6 +224,8 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
         steps_without_gradient=tally.steps_without_gradient,
         truncated_share=tally.truncated_share,
         ungraded_rollouts=tally.ungraded_rollouts,
+        left_out_rollouts=tally.left_out_rollouts,
+        left_out_tokens=tally.left_out_tokens,
         resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.facts,
     )
 
