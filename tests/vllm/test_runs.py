@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from tests.vllm.processes import play
-from tests.worker.training.runs import Ended, Trainers, failed_with
-from worker.run_directory import CheckpointSaved, RunDirectory
+from tests.worker.training.runs import Ended, Trainers, failed_with, toy_rows
+from worker.run_directory import CheckpointSaved, RolloutsDone, RunDirectory
 
 LAYOUT: dict[str, Any] = {
     "hyperparameters": {"use_vllm": True, "max_steps": 3},
     "checkpoints": {"every_steps": 1},
 }
+
+ALL_EQUAL = "def reward(completion):\n    return 1.0\n"
 
 
 def start(trainers: Trainers, run: RunDirectory, scene: str) -> ForkServerProcess:
@@ -49,6 +51,17 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(whole: Ended, trainers: T
     assert resumed.exit_code == 0, resumed.log
     assert [rollout.completion for rollout in resumed.rollouts] == [one.completion for one in whole.rollouts[-8:]]
     assert resumed.weights == whole.weights
+
+
+def test_groups_that_are_refilled_within_a_step_have_samples_of_their_own(trainers: Trainers) -> None:
+    sampling = {"max_steps": 1, "dynamic_sampling": {"max_extra_batches": 2}}
+    layout = LAYOUT | {"rows": toy_rows(4), "rewards": {"letters": ALL_EQUAL}}
+    run = trainers.lay_out("refilled", **layout | {"hyperparameters": LAYOUT["hyperparameters"] | sampling})
+    ended = trainers.finish(run, start(trainers, run, "trainer_main"))
+    assert ended.exit_code == 0, ended.log
+    (batch,) = ended.entries(RolloutsDone)
+    assert len(batch.rollouts) > 8
+    assert len({(rollout.prompt, rollout.completion) for rollout in batch.rollouts}) == len(batch.rollouts)
 
 
 def test_an_engine_that_dies_is_a_named_failure_that_is_tried_again(trainers: Trainers) -> None:
