@@ -78,6 +78,8 @@ class StatusReason(StrEnum):
     """The reward could not be loaded, or failed too often to train on."""
     SIGNAL_STARVED = "signal_starved"
     """All rewards of nearly all groups were equal for as long as the job allows; a person has to say what now."""
+    SAMPLER_FAILED = "sampler_failed"
+    """The engine that samples died, or served other weights than those that are trained."""
     MODEL_UNUSABLE = "model_unusable"
     """The weights, tokenizer or chat template cannot be used for this job, or are not where they were."""
     HUB_FAILED = "hub_failed"

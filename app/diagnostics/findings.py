@@ -56,6 +56,10 @@ _ENDINGS = {
         "A reward could not be loaded, or failed too often.",
         "Mend the reward, and create the job with its new version.",
     ),
+    StatusReason.SAMPLER_FAILED: Advice(
+        "The vLLM engine failed, or served other weights than those that are trained.",
+        "Read the attempt's last event; the same job with use_vllm off shows whether it is the engine.",
+    ),
     StatusReason.STORE_FAILED: Advice(
         "The object store refused, or stayed away for too long.",
         "Ask the operator to look at the store: `podium doctor` and GET /readyz say what is wrong with it.",

@@ -28,11 +28,11 @@ from worker.run_directory import (
 from worker.training import config
 from worker.training.callbacks import StepEnd
 from worker.training.checkpoints import load_progress
-from worker.training.data import RunData, load_data, training_set
+from worker.training.data import RunData, load_data, tokenize, training_set
 from worker.training.environment import Device, describe_environment, detect_device
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
-from worker.training.failures import GradingUnreliable, SignalStarved, named_failure
+from worker.training.failures import GradingUnreliable, SignalStarved, StaleSampler, named_failure
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
@@ -44,6 +44,7 @@ from worker.training.scoreboard import Scoreboard
 from worker.training.signal_probe import probe_signal
 from worker.training.stop import Decision, Stopped, StopRequest, TrainingOver, Verdict
 from worker.training.trainer import PodiumTrainer
+from worker.training.vllm.start import open_sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
             _train(run, plan, bench.trainer, progress, stop)
             _start_stage(run, Stage.EVALUATING)
             bench.scoreboard.take("final", progress.step)
-        except (GradingUnreliable, SignalStarved):
+        except (GradingUnreliable, SignalStarved, StaleSampler):
             bench.step_end.save_last_good()
             raise
     stop.write_result()
@@ -161,6 +162,9 @@ def _load(
     )
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
+    if spec.hyperparameters.use_vllm:
+        prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
+        trainer.sample_with(open_sampler(trainer, run, spec, prompts, device, phases))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
     evaluator.on_batch = phases.beat
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
@@ -242,7 +246,7 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
         ungraded_rollouts=tally.ungraded_rollouts,
         left_out_rollouts=tally.left_out_rollouts,
         left_out_tokens=tally.left_out_tokens,
-        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.fast_path_facts,
+        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.facts,
     )
 
 

@@ -34,8 +34,8 @@ from worker.training.failures import (
     ModelVanished,
     QloraNeedsCuda,
     RunFailed,
-    VllmNotInstalled,
 )
+from worker.training.vllm.versions import require_supported_vllm
 
 _SAFELY = {"trust_remote_code": False}
 _VANISHED = (RepositoryNotFoundError, RevisionNotFoundError)
@@ -52,8 +52,8 @@ def check_method(spec: JobSpec, device: Device) -> None:
             raise QloraNeedsCuda("QLoRA keeps the base in 4 bits with bitsandbytes, which needs a CUDA device.")
         if find_spec("bitsandbytes") is None:
             raise BitsandbytesNotInstalled("QLoRA needs bitsandbytes, which the trainer's environment lacks.")
-    if spec.hyperparameters.use_vllm and find_spec("vllm") is None:
-        raise VllmNotInstalled("use_vllm is set, but vLLM is not installed in the trainer's environment.")
+    if spec.hyperparameters.use_vllm:
+        require_supported_vllm()
 
 
 def load_tokenizer(plan: RunPlan) -> PreTrainedTokenizerBase:

@@ -94,6 +94,7 @@ class Trainers:
     folder: Path
     model: Path
     processes: ForkServerContext
+    deadline_s: float = DEADLINE_S
 
     def train(self, name: str, **layout: Any) -> Ended:
         run = self.lay_out(name, **layout)
@@ -186,7 +187,7 @@ class Trainers:
         return process
 
     def finish(self, run: RunDirectory, process: ForkServerProcess) -> Ended:
-        process.join(DEADLINE_S)
+        process.join(self.deadline_s)
         assert process.exitcode is not None, "the trainer hangs"
         return Ended(run, process.exitcode)
 
