@@ -21,7 +21,8 @@ from core.failpoints import failpoint
 from core.storage.store import ObjectStore, StoreError
 from worker import checkpoints
 from worker.audit import ResumeAudit
-from worker.records import on_record
+from worker.learning_watch import LearningWatch
+from worker.records import on_record, rows_by_outcome
 from worker.run_directory import (
     CheckpointSaved,
     CheckpointScored,
@@ -52,6 +53,8 @@ class Shipper:
         self._run = run
         self._offset = 0
         self._released = 0
+        self._learning = LearningWatch(sessions, lease)
+        self._has_new_steps = False
         self._audit = ResumeAudit()
         self._audit_ends_at: int | None = None
         """The last step that an earlier attempt reported, or this one's first."""
@@ -72,6 +75,9 @@ class Shipper:
         try:
             while self._ship_batch():
                 pass
+            if self._has_new_steps:
+                self._learning.look()
+                self._has_new_steps = False
         except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
         self._start_upload()
@@ -122,6 +128,7 @@ class Shipper:
             case StepDone():
                 self._audit_step(session, entry)
                 progress.add_step(session, self._lease, entry.step, entry.metrics)
+                self._has_new_steps = True
             case RolloutsDone():
                 self._write_rollouts(session, entry)
             case EvaluationDone():
@@ -141,6 +148,8 @@ class Shipper:
         rollouts = [rollout.model_dump(mode="json") for rollout in kept]
         progress.add_rollouts(session, self._lease, entry.step, rollouts)
         progress.drop_rollouts(session, self._lease, up_to_step=entry.step - spec.record.steps)
+        rows = rows_by_outcome(entry.rollouts, group_size=size, pass_threshold=spec.pass_threshold)
+        progress.add_groups(session, self._lease, entry.step, rows)
 
     def _audit_step(self, session: Session, entry: StepDone) -> None:
         """Compare a step that an earlier attempt did too, and tell the result after the last of them."""

@@ -289,6 +289,18 @@ class RolloutRecord(Base):
     """`worker.run_directory.Rollout` as JSON."""
 
 
+class GroupsRecord(Base):
+    """How the groups of a generation batch came out: of every step, and of every rollout, whatever `rollouts` keeps."""
+
+    __tablename__ = "step_groups"
+
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int]
+    rows: Mapped[Json]
+    """Lines of the training file by `core.signal.GroupOutcome`."""
+
+
 class EvaluationRecord(Base):
     __tablename__ = "evaluations"
 

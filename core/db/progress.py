@@ -16,6 +16,7 @@ from core.db.models import (
     Artifact,
     Checkpoint,
     EvaluationRecord,
+    GroupsRecord,
     Job,
     JobAttempt,
     RolloutRecord,
@@ -24,6 +25,7 @@ from core.db.models import (
 )
 from core.ids import JobId
 from core.results import Evaluation
+from core.signal import GroupOutcome
 from core.status import Stage
 
 
@@ -113,6 +115,16 @@ def drop_rollouts(session: Session, lease: Lease, *, up_to_step: int) -> None:
     if up_to_step > 0:
         old = (RolloutRecord.job_id == lease.job_id, RolloutRecord.step <= up_to_step)
         session.execute(delete(RolloutRecord).where(*old))
+
+
+def add_groups(session: Session, lease: Lease, step: int, rows: Mapping[GroupOutcome, Sequence[int]]) -> None:
+    """How the groups of the step's generation batch came out; those of an earlier attempt at the step go."""
+    row = {"job_id": lease.job_id, "step": step, "attempt": lease.attempt, "rows": dict(rows)}
+    replaced = {"attempt": lease.attempt, "rows": row["rows"]}
+    statement = insert(GroupsRecord).values(row)
+    session.execute(
+        statement.on_conflict_do_update(index_elements=[GroupsRecord.job_id, GroupsRecord.step], set_=replaced)
+    )
 
 
 def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluation: Mapping[str, Any]) -> None:

@@ -342,5 +342,5 @@ class LivesOfJobs(RuleBasedStateMachine):
 
 @pytest.mark.timeout(900)  # the walks take half a minute; to shorten one that fails takes longer
 def test_every_life_of_a_job_is_a_legal_one(sessions):
-    walks = settings(max_examples=40, stateful_step_count=30, deadline=None)
+    walks = settings(max_examples=40, stateful_step_count=30)
     run_state_machine_as_test(lambda: LivesOfJobs(sessions), settings=walks)

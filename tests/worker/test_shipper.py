@@ -6,7 +6,7 @@ import pytest
 
 from bench._chaos.samples import make_rollout
 from core.db import checkpoints as committed
-from core.db import progress
+from core.db import learning, progress
 from core.db.leases import LeaseLost
 from core.spec import RecordSpec
 from tests.factories import claimed, event_codes, expire, read_job
@@ -227,3 +227,24 @@ def test_rollouts_on_record_are_bounded_in_number_and_age(workshop: Workshop, ru
     with workshop.sessions() as session:
         counts = [len(progress.rollouts(session, lease.job_id, step=step)) for step in range(1, 6)]
     assert counts == [0, 0, 2, 2, 2]
+
+
+def test_groups_are_counted_of_every_step_whatever_stays_of_their_rollouts(workshop: Workshop, run: RunDirectory):
+    lease = claimed(workshop.sessions, workshop.queue(record=RecordSpec(rollouts_per_step=0, steps=1)))
+    shipper = Shipper(workshop.sessions, workshop.store, lease, run)
+    for step in (1, 2, 3):
+        pair = [make_rollout("4").model_copy(update={"row": 7, "reward": reward}) for reward in (1.0, float(step > 2))]
+        run.append(RolloutsDone(at=time.time(), step=step, rollouts=tuple(pair)))
+        run.append(StepDone(at=time.time(), step=step, metrics={"phase/total_s": 1.0}))
+    ship_all(shipper)
+    shipper.close()
+    with workshop.sessions() as session:
+        taught = learning.taught(session, lease.job_id)
+    assert taught.prompts.ever_mixed.rows == (7,)
+    assert [(window.from_step, window.mixed, window.all_right) for window in taught.windows] == [
+        (1, 1, 0),
+        (2, 1, 0),
+        (3, 0, 1),
+    ]
+    assert taught.bill is not None
+    assert taught.bill.seconds == 3

@@ -28,7 +28,7 @@ from worker.training.rewards import (
     grader_metrics,
     reward_metrics,
 )
-from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, spread_metrics
+from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, length_metrics, spread_metrics
 from worker.training.sampling.drawn import Drawn
 from worker.training.sampling.sampler import StepSampler
 from worker.training.sampling.statistics import trl_metrics
@@ -182,6 +182,7 @@ class PodiumTrainer(FastPathTrainer):
             **text_metrics([completion.text for completion in batch.completions], group_size=self.num_generations),
             **signal.metrics,
             **spread_metrics(batch),
+            **length_metrics(batch),
             **(self._sampler.take_metrics() if self._sampler is not None else {}),
         }
 
