@@ -101,7 +101,11 @@ class Hyperparameters(Frozen):
     prompt_sampling: PromptSampling | None = None
     """Unset: every prompt once an epoch, in an order drawn by the seed."""
     use_vllm: bool = False
-    """Generate with a colocated vLLM engine; needs the `vllm` extra in the trainer's environment."""
+    """Generate with a colocated vLLM engine; needs the `vllm` extra in the trainer's environment (docs/vllm.md)."""
+    vllm_native_adapter: bool = True
+    """Serve a LoRA adapter beside vLLM's base where that is possible; off, it is merged into a copy of the weights."""
+    vllm_memory_share: float | None = Field(None, gt=0, lt=1)
+    """Of the GPU's memory, for vLLM. Unset lets the trainer plan it."""
 
     @property
     def rollouts_per_step(self) -> int:

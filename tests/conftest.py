@@ -20,6 +20,9 @@ from tests.servers.valkey import valkey_url
 
 __all__ = ["postgres_url", "s3_server", "s3_settings", "small_disk", "valkey_url"]
 
+collect_ignore = ["vllm"]
+"""`podium test --vllm`: they need an environment of their own."""
+
 # A machine that has something else to do proves no property wrong.
 property_settings.register_profile("podium", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 property_settings.load_profile("podium")

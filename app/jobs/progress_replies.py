@@ -120,7 +120,7 @@ class CheckpointObject(Reply):
 
     attempt: int
     is_best: bool = Field(description="Whether it belongs to the best held-out evaluation so far.")
-    pinned: bool = Field(description="Kept for good: somebody asked for it, or a job began from it.")
+    pinned: bool = Field(description="Kept for good, because somebody asked for it.")
     files: list[CheckpointFile]
     manifest_sha256: str
 

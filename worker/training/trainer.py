@@ -16,6 +16,7 @@ from core.rows import Row
 from core.signal import is_silent
 from core.watch import WatchedField
 from worker.run_directory import RolloutsDone
+from worker.training.fast_path.support import Saving, obstacles
 from worker.training.fast_path.trainer import FastPathTrainer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Tally
@@ -32,6 +33,7 @@ from worker.training.sampling.drawn import Drawn
 from worker.training.sampling.sampler import StepSampler
 from worker.training.sampling.statistics import trl_metrics
 from worker.training.text_health import text_metrics
+from worker.training.vllm.sampler import ColocatedSampler
 from worker.training.watch import Watch
 
 BUFFER_FILE = "rollout_buffer.pt"
@@ -94,8 +96,19 @@ class PodiumTrainer(FastPathTrainer):
         """Generated and graded before TRL asks for it."""
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
         self.accelerator.backward = phases.timed(Phase.BACKWARD, self.accelerator.backward)
-        if self.use_vllm:
-            self.vllm_generation.sync_weights = phases.timed(Phase.WEIGHT_SYNC, self.vllm_generation.sync_weights)
+        self._sampler: ColocatedSampler | None = None
+
+    def sample_with(self, sampler: ColocatedSampler) -> None:
+        """Rollouts come from it: it takes the place of TRL's vLLM engine, which begins with the trainer."""
+        self._sampler = sampler
+        self.use_vllm, self.vllm_generation, self._last_loaded_step = True, sampler, -1
+        if self._saves(Saving.CORRECTION):
+            self.obstacles = obstacles(self)  # some are obstacles with vLLM only
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How it trained, for the results: JSON values."""
+        return self.fast_path_facts | (self._sampler.facts if self._sampler is not None else {})
 
     # Rollouts and rewards.
 
@@ -170,6 +183,7 @@ class PodiumTrainer(FastPathTrainer):
             **signal.metrics,
             **spread_metrics(batch),
             **length_metrics(batch),
+            **(self._sampler.take_metrics() if self._sampler is not None else {}),
         }
 
     def _silent_groups(self) -> torch.Tensor:
