@@ -1,7 +1,8 @@
 """The resume audit: what an attempt does again, compared number by number with what an earlier one recorded.
 
 On a CPU the two are equal to the last bit. Where they are not, somebody should know which steps and which numbers:
-another kernel or library, a GPU that sums in another order, vLLM's scheduler, or a fault of the resume itself.
+another kernel or library, a GPU that sums in another order, several that add up their gradients, vLLM's scheduler, or a
+fault of the resume itself.
 """
 
 from collections.abc import Mapping
@@ -47,9 +48,10 @@ class ResumeAudit:
         steps = f"{len(self.compared)} step{'s' if len(self.compared) > 1 else ''}"
         if not self.differences:
             return f"Resume audit: {steps} done again, every number equal to the last bit."
-        reason = (
-            "vLLM schedules requests as they come, so equal bits are not promised with it."
-            if spec.hyperparameters.use_vllm
-            else "A GPU may sum in another order; on a CPU of the same kind this should not be."
-        )
+        reason = "A GPU may sum in another order; on a CPU of the same kind this should not be."
+        if spec.hyperparameters.use_vllm:
+            reason = "vLLM schedules requests as they come, so equal bits are not promised with it."
+        elif spec.resources.gpus > 1:
+            gpus = spec.resources.gpus
+            reason = f"{gpus} GPUs add up their gradients in an order that may change, so equal bits are not promised."
         return f"Resume audit: {len(self.differences)} of {steps} done again came out differently. {reason}"

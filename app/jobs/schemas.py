@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from app.jobs.methods import Method
 from core.ids import FileId
-from core.spec import Frozen
+from core.spec import Frozen, ResourcesSpec
 
 MAX_METADATA_PAIRS = 16
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -75,6 +75,7 @@ class JobCreate(Frozen):
         None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$", description="Part of the trained model's name."
     )
     seed: int | None = Field(None, ge=0, lt=2**31, description="Unset: 42.")
+    resources: ResourcesSpec = ResourcesSpec()
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
     integrations: Annotated[tuple[()] | None, BeforeValidator(_no_integrations)] = None
     hyperparameters: Annotated[None, BeforeValidator(_not_at_the_top)] = Field(

@@ -27,10 +27,9 @@ from worker.training.rewards import (
     reward_metrics,
 )
 from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, spread_metrics
+from worker.training.team.team import ALONE, Team
 from worker.training.text_health import text_metrics
 from worker.training.watch import Watch
-
-BUFFER_FILE = "rollout_buffer.pt"
 
 
 class RolloutBuffer(NamedTuple):
@@ -40,6 +39,14 @@ class RolloutBuffer(NamedTuple):
     """TRL's count of forward and backward passes."""
     batches: Any
     """TRL's `_buffered_inputs`; None where the next pass makes new ones."""
+
+
+def save_buffer(buffer: RolloutBuffer, folder: Path, *, rank: int = 0) -> None:
+    torch.save({"step": buffer.step, "buffer": buffer.batches}, folder / _buffer_file(rank))
+
+
+def _buffer_file(rank: int) -> str:
+    return f"rollout_buffer_{rank}.pt" if rank else "rollout_buffer.pt"
 
 
 class EpochRepeatSampler(RepeatSampler):
@@ -67,9 +74,14 @@ class PodiumTrainer(FastPathTrainer):
         phases: PhaseTimer,
         on_rollouts: Callable[[RolloutsDone], None],
         watched: Sequence[WatchedField] = (),
+        team: Team = ALONE,
         **trl_arguments: Any,
     ) -> None:
-        """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored."""
+        """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored.
+
+        Of the processes of `team` the first has the rewards, and grades and counts the rollouts of all.
+        """
+        self.team = team
         self._tally = tally
         self._batch_metrics: dict[str, float] = {}
         self._rows = rows
@@ -81,6 +93,7 @@ class PodiumTrainer(FastPathTrainer):
         self._watched = Watch(watched)
         self._columns = [RewardColumn(name) for name in rewards.names]
         self._batch: RolloutBatch | None = None
+        self._is_silent: list[bool] = []
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
         self.accelerator.backward = phases.timed(Phase.BACKWARD, self.accelerator.backward)
         if self.use_vllm:
@@ -97,25 +110,39 @@ class PodiumTrainer(FastPathTrainer):
     ) -> torch.Tensor:
         """Grade every rollout once with all terms, then let TRL collect the numbers term by term."""
         with self._phases.phase(Phase.REWARD):
-            texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-            answers = [
-                Completion(self._rows[example["row"]], text, ids, is_truncated=not self._is_finished(ids))
-                for example, text, ids in zip(inputs, texts, completion_ids, strict=True)
-            ]
-            scored = self.rewards.score(answers, step=self.state.global_step)
-            self._batch = RolloutBatch(answers, scored, self.num_generations)
+            drawn = [(example["row"], ids) for example, ids in zip(inputs, completion_ids, strict=True)]
+            everybodys = self.team.gather(drawn)
+            values, self._is_silent = self.team.share(self._grade(everybodys) if self.team.leads else None)
             for column in self._columns:
-                column.values = [score.value(column.__name__) for score in scored]
+                column.values = values[column.__name__][self.team.own(len(inputs))]
             rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
             return rewards
+
+    def _grade(self, drawn: list[list[tuple[int, list[int]]]]) -> tuple[dict[str, list[float | None]], list[bool]]:
+        """The numbers of each term for all rollouts, and whether each group is silent. `drawn`: rows and token ids."""
+        everything = [one for part in drawn for one in part]
+        texts = self.processing_class.batch_decode([ids for _, ids in everything], skip_special_tokens=True)
+        answers = [
+            Completion(self._rows[row], text, ids, is_truncated=not self._is_finished(ids))
+            for (row, ids), text in zip(everything, texts, strict=True)
+        ]
+        scored = self.rewards.score(answers, step=self.state.global_step)
+        batch = self._batch = RolloutBatch(answers, scored, self.num_generations)
+        values = {name: [score.value(name) for score in scored] for name in self.rewards.names}
+        return values, [is_silent(rewards) for rewards in batch.group_rewards]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Raises `GradingUnreliable` where the rollouts are not to be trained on; they are in the journal then too."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
+        told = self.team.gather((prompts, output["advantages"].tolist()))
+        if self.team.leads:
+            self._tell([one for part, _ in told for one in part], [one for _, part in told for one in part])
+        return output
+
+    def _tell(self, prompts: list[str], advantages: list[float]) -> None:
         batch, step = self._batch, self.state.global_step + 1
         assert batch is not None
-        prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
-        advantages = output["advantages"].tolist()
         self._on_rollouts(journal_entry(batch, step=step, prompts=prompts, advantages=advantages))
         self._watch.check(batch.scored, step=step)
         signal = find_signal(batch.group_rewards, self._pass_threshold)
@@ -128,12 +155,10 @@ class PodiumTrainer(FastPathTrainer):
             **signal.metrics,
             **spread_metrics(batch),
         }
-        return output
 
     def _silent_groups(self) -> torch.Tensor:
         """By the rewards in the journal: what is called silent is what is left out."""
-        assert self._batch is not None
-        return torch.tensor([is_silent(rewards) for rewards in self._batch.group_rewards])
+        return torch.tensor(self._is_silent)
 
     def take_batch_metrics(self) -> dict[str, float]:
         """What the step's generation batch adds to TRL's metrics; empty where a step reuses an older batch."""
@@ -194,15 +219,12 @@ class PodiumTrainer(FastPathTrainer):
     def buffer(self, buffer: RolloutBuffer) -> None:
         self._step, self._buffered_inputs = buffer
 
-    def save_buffer(self, folder: Path) -> None:
-        step, batches = self.buffer
-        torch.save({"step": step, "buffer": batches}, folder / BUFFER_FILE)
-
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with self._phases.phase(Phase.LOAD):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            saved = torch.load(Path(checkpoint) / BUFFER_FILE, map_location=self.args.device, weights_only=True)
+            path = Path(checkpoint) / _buffer_file(self.team.rank)
+            saved = torch.load(path, map_location=self.args.device, weights_only=True)
             self.buffer = RolloutBuffer(saved["step"], saved["buffer"])
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

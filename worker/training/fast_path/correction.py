@@ -39,7 +39,7 @@ class Correction:
         """TRL's names, over the rollouts that are trained on."""
         difference = (logps - sampling_logps).abs()[mask.bool()]
         difference = difference[~difference.isnan()]
-        ratios = ratio.flatten() if self.is_by_sequence else ratio[mask.bool()]
+        ratios = ratio[mask.bool().any(dim=1)] if self.is_by_sequence else ratio[mask.bool()]
         found = {}
         if difference.numel():
             found["sampling/sampling_logp_difference/mean"] = difference.mean().item()
