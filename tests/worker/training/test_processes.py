@@ -41,6 +41,11 @@ def a_step_is_done(run: RunDirectory) -> bool:
     return any(isinstance(entry, StepDone) for entry, _ in run.read_journal())
 
 
+def is_grading_step_3(run: RunDirectory) -> bool:
+    pulse = run.read_pulse()
+    return pulse is not None and (pulse.phase, pulse.step) == ("reward", 2)
+
+
 def test_every_rollout_is_graded_and_written_down_once(two: Ended) -> None:
     prompts = {row: prompt["prompt"] for row, prompt in enumerate(toy_rows(5), start=1)}
     assert [rollout.index for rollout in two.rollouts] == [*range(8), *range(8)]
@@ -77,11 +82,7 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_what_both_had_before(tr
     layout = {**TWO, "checkpoints": {"every_steps": 100}}
     run = trainers.lay_out("two-hurried", grace_s=1.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
     process = trainers.start(run)
-    wait_until(
-        lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2),
-        what="step 3's grading",
-        timeout_s=START_S,
-    )
+    wait_until(lambda: is_grading_step_3(run), what="step 3's grading", timeout_s=START_S)
     others = followers(process.pid)
     os.kill(process.pid or 0, signal.SIGTERM)
     stopped = trainers.finish(run, process)

@@ -117,8 +117,8 @@ class Repacker:
         return parts + [[] for _ in range(passes - len(parts))]
 
     def _counts(self, everybodys: Sequence[Sequence[Sequence[int]]]) -> list[int]:
-        """Rows of each micro-batch, the same in every process: TRL's collectives ask for that, and whoever had none would
-        keep the others waiting.
+        """Rows of each micro-batch, the same in every process: TRL gathers numbers of each row, and whoever had none
+        would keep the others waiting.
 
         The gradients of an optimizer step are exchanged in its last micro-batch, so that is never left out where the
         step may have others.
