@@ -1,8 +1,8 @@
 """The resume audit: what an attempt does again, compared number by number with what an earlier one recorded.
 
-On a CPU the two are equal to the last bit. Where they are not, somebody should know which steps and which numbers:
-another kernel or library, a GPU that sums in another order, several that add up their gradients, vLLM's scheduler, or a
-fault of the resume itself.
+On a CPU the two are equal to the last bit, in one process and in two. Where they are not, somebody should know which
+steps and which numbers: another kernel or library, a GPU that sums in another order, several that add up their
+gradients, vLLM's scheduler, or a fault of the resume itself.
 """
 
 from collections.abc import Mapping
@@ -52,6 +52,8 @@ class ResumeAudit:
         if spec.hyperparameters.use_vllm:
             reason = "vLLM schedules requests as they come, so equal bits are not promised with it."
         elif spec.resources.gpus > 1:
-            gpus = spec.resources.gpus
-            reason = f"{gpus} GPUs add up their gradients in an order that may change, so equal bits are not promised."
+            reason = (
+                f"{spec.resources.gpus} GPUs add up their gradients in an order that may change, so equal bits are not "
+                "promised; processes on a CPU of the same kind should give them."
+            )
         return f"Resume audit: {len(self.differences)} of {steps} done again came out differently. {reason}"

@@ -7,7 +7,7 @@ from app.jobs import branch
 from app.jobs.facts import Facts
 from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
-from app.jobs.resource_checks import TooManyGpus, UnevenProcesses, resource_problems
+from app.jobs.resource_checks import TooManyGpus, UnevenProcesses, VllmInSeveralProcesses, resource_problems
 from app.jobs.reward_checks import reward_problems
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
@@ -81,6 +81,7 @@ _KINDS: dict[str, type[InvalidRequest]] = {
         TooFewRows,
         TooManyGpus,
         UnevenProcesses,
+        VllmInSeveralProcesses,
         ModelNotFound,
         ModelNotAllowed,
     )

@@ -19,12 +19,22 @@ class UnevenProcesses(InvalidRequest):
     code = "uneven_processes"
 
 
+class VllmInSeveralProcesses(InvalidRequest):
+    """Each process would have an engine of its own."""
+
+    code = "vllm_in_several_processes"
+
+
 def resource_problems(resources: ResourcesSpec, plan: Plan, most_gpus: int) -> Iterator[Problem]:
     """`most_gpus`: of the largest worker (`PODIUM_GPUS`)."""
     if resources.gpus > most_gpus:
         message = f"no worker here has {resources.gpus} GPUs: the largest has {most_gpus}"
         fix = f"Ask for at most {most_gpus}, or let the operator raise PODIUM_GPUS where a worker has more."
         yield Problem("resources.gpus", message, TooManyGpus.code, fix)
+    if resources.gpus > 1 and plan.hyperparameters.use_vllm:
+        message = "vLLM generates for a job with one GPU; with several it has not been tried"
+        fix = "Ask for one GPU, or leave use_vllm out."
+        yield Problem(plan.path("hyperparameters.use_vllm"), message, VllmInSeveralProcesses.code, fix)
     yield from _uneven(resources.gpus, plan)
 
 

@@ -60,6 +60,26 @@ def _not_at_the_top(value: Any) -> Any:
     return value
 
 
+def _no_fsdp(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError(
+            "fsdp_not_supported",
+            "a model's weights are not shared out among GPUs: each of them holds all",
+            {"fix": "Leave it out. A model that is too large for one GPU may fit as QLoRA."},
+        )
+    return value
+
+
+class Resources(ResourcesSpec):
+    fsdp: Annotated[None, BeforeValidator(_no_fsdp)] = Field(
+        None, description="Refused: every GPU holds the whole model (DDP)."
+    )
+
+    @property
+    def pinned(self) -> ResourcesSpec:
+        return ResourcesSpec(gpus=self.gpus)
+
+
 class JobCreate(Frozen):
     """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
 
@@ -75,7 +95,7 @@ class JobCreate(Frozen):
         None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$", description="Part of the trained model's name."
     )
     seed: int | None = Field(None, ge=0, lt=2**31, description="Unset: 42.")
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: Resources = Resources()
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
     integrations: Annotated[tuple[()] | None, BeforeValidator(_no_integrations)] = None
     hyperparameters: Annotated[None, BeforeValidator(_not_at_the_top)] = Field(

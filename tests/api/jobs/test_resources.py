@@ -36,6 +36,23 @@ def test_a_job_that_no_worker_could_take_is_refused(client: TestClient, body: Bo
     assert error["errors"][0]["fix"].startswith("Ask for at most 4")
 
 
+def test_a_model_shared_out_among_gpus_is_refused_by_name(client: TestClient, body: Body) -> None:
+    error = refusal(client, with_change(asking(body, 2), "resources.fsdp", True))
+    assert [(problem["field"], problem["code"]) for problem in error["errors"]] == [
+        ("resources.fsdp", "fsdp_not_supported")
+    ]
+
+
+def test_vllm_in_several_processes_is_refused_by_name(client: TestClient, body: Body) -> None:
+    error = refusal(client, asking(body, 2, prompts_per_step=2, use_vllm=True))
+    assert (error["code"], error["param"]) == ("vllm_in_several_processes", f"{NUMBERS}.use_vllm")
+
+
+def test_what_a_job_takes_is_in_its_spec(client: TestClient, body: Body) -> None:
+    job = client.post(JOBS, json=asking(body, 2, prompts_per_step=2)).json()
+    assert job["spec"]["resources"] == {"gpus": 2}
+
+
 @pytest.mark.parametrize(
     ("numbers", "field", "fix"),
     [

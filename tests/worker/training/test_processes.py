@@ -103,9 +103,10 @@ def test_a_process_that_dies_ends_the_run_by_its_name(trainers: Trainers) -> Non
     assert message == "The process of rank 1 ended with signal 9."
 
 
-def test_no_process_outlives_the_first_one(trainers: Trainers) -> None:
+def test_no_process_outlives_the_first_one_or_leaves_its_group(trainers: Trainers) -> None:
     run = trainers.lay_out("two-orphaned", **TWO)
     process = trainers.start(run)
     (other,) = wait_until(lambda: followers(process.pid), what="the other process")
+    assert os.getpgid(other.pid) == os.getpgid(process.pid or 0), "the supervisor signals and kills the group"
     os.kill(process.pid or 0, signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(other.pid), what="the other process is gone")

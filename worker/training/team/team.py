@@ -74,12 +74,19 @@ def lead(listener: socket.socket, size: int) -> Team:
 def join() -> Team:
     """Meet the others, by the environment that torchrun and `accelerate launch` would give. Raises `TooFewGpus`."""
     with_gpus = torch.cuda.is_available()
-    if not with_gpus:
+    if with_gpus:
+        _require_gpus(int(os.environ["WORLD_SIZE"]))
+    else:
         os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # not "cpu:1", to which torch cannot load an optimizer
     state = PartialState(cpu=not with_gpus, timeout=PATIENCE)
-    if with_gpus and torch.cuda.device_count() < state.num_processes:
-        raise TooFewGpus(f"The job asks for {state.num_processes} GPUs; its trainer sees {torch.cuda.device_count()}.")
     return Team(state.process_index, state.num_processes, dist.new_group(backend="gloo", timeout=PATIENCE))
+
+
+def _require_gpus(wanted: int) -> None:
+    """Before each process takes its own: torch would only say that there is no such device."""
+    seen = torch.cuda.device_count()
+    if seen < wanted:
+        raise TooFewGpus(f"The job asks for {wanted} GPUs; its trainer sees {seen}.")
 
 
 _stores: list[Any] = []
