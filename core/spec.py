@@ -196,8 +196,8 @@ class ResourcesSpec(Frozen):
     """What of a worker the job takes."""
 
     gpus: int = Field(1, ge=1, le=64)
-    """GPUs that train together, each with the whole model and a share of every step's prompts. At most what a worker has
-    (`PODIUM_GPUS`). On a machine without GPUs as many processes share its cores."""
+    """GPUs that train together, each with the whole model and a share of every step's prompts. At most what a worker
+    has (`PODIUM_GPUS`). On a machine without GPUs as many processes share its cores."""
 
 
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]

@@ -77,7 +77,8 @@ def test_each_of_several_processes_has_its_share_of_a_step(wanted: int | None, s
 
 
 @pytest.mark.parametrize(
-    ("processes", "visible", "ours"), [(1, None, "0"), (2, None, "0,1"), (2, "5,6,7", "5,6"), (1, "", ""), (3, "4", "4")]
+    ("processes", "visible", "ours"),
+    [(1, None, "0"), (2, None, "0,1"), (2, "5,6,7", "5,6"), (1, "", ""), (3, "4", "4")],
 )
 def test_a_run_sees_the_first_of_the_workers_gpus(processes: int, visible: str | None, ours: str) -> None:
     assert gpus_for(processes, visible) == ours

@@ -39,6 +39,8 @@ def test_one_group_left_is_divided() -> None:
 
 
 def test_a_long_group_is_weighed_against_several_short_ones() -> None:
-    long, short = [RolloutSize(0, 60, 400)] * GROUP, [RolloutSize(prompt, 60, 100) for prompt in (1, 2, 3) for _ in "ab"]
-    first, second = (operations([(long + short)[row] for row in rows]) for rows in share_out(COSTS, long + short, 2, 99))
-    assert (first, second) == (operations(long), operations(short))
+    long = [RolloutSize(0, 60, 400)] * GROUP
+    short = [RolloutSize(prompt, 60, 100) for prompt in (1, 2, 3) for _ in range(2)]
+    everything = long + short
+    shares = [[everything[row] for row in rows] for rows in share_out(COSTS, everything, 2, len(everything))]
+    assert [operations(share) for share in shares] == [operations(long), operations(short)]
