@@ -1,6 +1,7 @@
 """One run in two processes: what each of them does, and what becomes of both."""
 
 import os
+import shutil
 import signal
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_a_process_that_dies_ends_the_run_by_its_name(trainers: Trainers) -> Non
     other.kill()
     message = failed_with(trainers.finish(run, process), "trainer_crashed")
     assert message == "The process of rank 1 ended with signal 9."
+
+
+def test_a_process_that_fails_says_itself_why(trainers: Trainers, two: Ended) -> None:
+    run = trainers.lay_out("two-torn", resume=(two.run, 1), **TWO)
+    run.resume.unlink()
+    shutil.copytree(two.run.checkpoint(1), run.resume)
+    (run.resume / "rollout_buffer_1.pt").unlink()
+    message = failed_with(trainers.finish(run, trainers.start(run)), "trainer_crashed")
+    assert "FileNotFoundError" in message
+    assert "rollout_buffer_1.pt" in message
 
 
 def test_no_process_outlives_the_first_one_or_leaves_its_group(trainers: Trainers) -> None:

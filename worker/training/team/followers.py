@@ -85,12 +85,11 @@ class Followers:
             threading.Thread(target=self._watch, args=(follower,), name=f"rank-{rank}", daemon=True).start()
 
     def _watch(self, follower: Follower) -> None:
-        said = follower.words.read()
-        code = follower.process.wait()
+        failure = _failure(follower)
         with self._lock:
             if self._is_over.is_set() or self._is_lost.is_set():
                 return
-            failure = self._failure = _failure(follower.rank, code, said)
+            self._failure = failure
             self._is_lost.set()
         if not self._is_over.wait(UNWIND_S):
             pulse = self._run.read_pulse()
@@ -142,15 +141,18 @@ def _start_follower(run: RunDirectory, rank: int) -> Follower:
     return Follower(rank, process, os.fdopen(ours, "rb"))
 
 
-def _failure(rank: int, code: int, said: bytes) -> FailureDetail:
+def _failure(follower: Follower) -> FailureDetail:
+    """Waits for it. What it says comes long before its end, which takes torch seconds on a busy machine."""
+    said = follower.words.read()
     try:
         return FailureDetail.model_validate_json(said)
     except ValidationError:
+        code = follower.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return FailureDetail(
             reason=StatusReason.TRAINER_CRASHED,
             code="trainer_crashed",
-            message=f"The process of rank {rank} ended with {how}.",
+            message=f"The process of rank {follower.rank} ended with {how}.",
             fix="Signal 9 usually means that the machine ran out of memory; the end of trainer.log may say more.",
             retryable=True,
         )
