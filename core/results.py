@@ -205,6 +205,8 @@ class Diagnostics(Frozen):
     steps_without_gradient: int
     truncated_share: float | None
     ungraded_rollouts: int
+    left_out_rollouts: int = 0
+    """Rollouts that dynamic sampling generated and graded, and did not train on."""
     ended_early: str | None = None
     """By which rule of the job training ended before its last step; null: it did not."""
     findings: tuple[FindingFacts, ...] = ()
@@ -213,6 +215,8 @@ class Diagnostics(Frozen):
 
 class Tokens(Frozen):
     generated: int
+    left_out: int = 0
+    """Of those generated: in rollouts that dynamic sampling did not train on."""
     trained: int
 
 

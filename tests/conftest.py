@@ -18,6 +18,8 @@ from tests.servers.valkey import valkey_url
 
 __all__ = ["postgres_url", "s3_server", "s3_settings", "small_disk", "valkey_url"]
 
+collect_ignore = ["vllm"]
+"""`podium test --vllm`: they need an environment of their own."""
 _EMPTY_EVERY_TABLE = "; ".join(f"DELETE FROM {table}" for table in reversed(Base.metadata.sorted_tables))
 """Several times faster than TRUNCATE on tables this small, and ten times faster than a database for each test."""
 _END_OTHER_CONNECTIONS = (

@@ -43,17 +43,30 @@ class ResumeAudit:
         }
 
     def sentence(self, spec: JobSpec) -> str:
-        if not self.compared:
-            return "Resume audit: no recorded step is done again, so there is nothing to compare."
-        steps = f"{len(self.compared)} step{'s' if len(self.compared) > 1 else ''}"
-        if not self.differences:
-            return f"Resume audit: {steps} done again, every number equal to the last bit."
-        reason = "A GPU may sum in another order; on a CPU of the same kind this should not be."
+        """What was found; and with vLLM, whatever that is, what cannot be promised."""
         if spec.hyperparameters.use_vllm:
-            reason = "vLLM schedules requests as they come, so equal bits are not promised with it."
-        elif spec.resources.gpus > 1:
-            reason = (
-                f"{spec.resources.gpus} GPUs add up their gradients in an order that may change, so equal bits are not "
-                "promised; processes on a CPU of the same kind should give them."
-            )
-        return f"Resume audit: {len(self.differences)} of {steps} done again came out differently. {reason}"
+            return f"Resume audit: {self._finding()} {_WITH_VLLM}"
+        gpus = spec.resources.gpus
+        reason = _ON_ONE_DEVICE if gpus == 1 else _on_several_gpus(gpus)
+        return f"Resume audit: {self._finding()}" + (f" {reason}" if self.differences else "")
+
+    def _finding(self) -> str:
+        if not self.compared:
+            return "no recorded step is done again, so there is nothing to compare."
+        steps = f"{len(self.compared)} step{'s' if len(self.compared) > 1 else ''} done again"
+        if not self.differences:
+            return f"{steps}, every number equal to the last bit."
+        return f"{len(self.differences)} of {steps} came out differently."
+
+
+def _on_several_gpus(gpus: int) -> str:
+    return (
+        f"{gpus} GPUs add up their gradients in an order that may change, so equal bits are not promised; processes on "
+        "a CPU of the same kind should give them."
+    )
+
+
+_WITH_VLLM = (
+    "With vLLM equal bits cannot be promised, because it batches requests as they come, and sums depend on the batch."
+)
+_ON_ONE_DEVICE = "A GPU may sum in another order; on a CPU of the same kind this should not be."

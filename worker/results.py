@@ -72,11 +72,14 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
             steps_without_gradient=summary.steps_without_gradient,
             truncated_share=summary.truncated_share,
             ungraded_rollouts=summary.ungraded_rollouts,
+            left_out_rollouts=summary.left_out_rollouts,
             ended_early=summary.ended_early,
             findings=tuple(_finding(finding) for finding in facts.findings),
         ),
         time=summary.phases,
-        tokens=Tokens(generated=summary.generated_tokens, trained=summary.trained_tokens),
+        tokens=Tokens(
+            generated=summary.generated_tokens, left_out=summary.left_out_tokens, trained=summary.trained_tokens
+        ),
         cost=_cost(facts, spec.resources.gpus, usd_per_hour),
         attempts=_attempts(facts),
         preemptions=facts.job.preemptions,

@@ -7,8 +7,9 @@ from app.jobs import branch
 from app.jobs.facts import Facts
 from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
-from app.jobs.resource_checks import TooManyGpus, UnevenProcesses, VllmInSeveralProcesses, resource_problems
+from app.jobs.resource_checks import NeedsOneGpu, TooManyGpus, UnevenProcesses, resource_problems
 from app.jobs.reward_checks import reward_problems
+from app.jobs.sampling_checks import combination_problems, row_problems
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
 from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
@@ -79,9 +80,9 @@ _KINDS: dict[str, type[InvalidRequest]] = {
         RewardDoesNotLoad,
         TooFewHeldOutTasks,
         TooFewRows,
+        NeedsOneGpu,
         TooManyGpus,
         UnevenProcesses,
-        VllmInSeveralProcesses,
         ModelNotFound,
         ModelNotAllowed,
     )
@@ -101,7 +102,7 @@ def problems_with(body: JobCreate, plan: Plan, facts: Facts, *, most_gpus: int) 
     `most_gpus`: of the largest worker.
     """
     problems = [*facts.problems, *_same_file(body), *reward_problems(plan, facts), *_watched_columns(plan, facts)]
-    problems += resource_problems(body.resources, plan, most_gpus)
+    problems += [*resource_problems(body.resources, plan, most_gpus), *combination_problems(plan)]
     if facts.start is not None and isinstance(body.method.chosen, GrpoMethod):
         field = plan.path("adapter")
         problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)
@@ -110,7 +111,7 @@ def problems_with(body: JobCreate, plan: Plan, facts: Facts, *, most_gpus: int) 
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
     if split.held_out_tasks < FEWEST_TASKS:
         problems.append(_too_few_tasks(body, plan, split))
-    return [*problems, *_row_problems(plan, split)]
+    return [*problems, *_row_problems(plan, split), *row_problems(plan, split)]
 
 
 def _same_file(body: JobCreate) -> Iterator[Problem]:

@@ -19,10 +19,10 @@ class UnevenProcesses(InvalidRequest):
     code = "uneven_processes"
 
 
-class VllmInSeveralProcesses(InvalidRequest):
-    """Each process would have an engine of its own."""
+class NeedsOneGpu(InvalidRequest):
+    """What generates or draws in one process, and was not made for several."""
 
-    code = "vllm_in_several_processes"
+    code = "needs_one_gpu"
 
 
 def resource_problems(resources: ResourcesSpec, plan: Plan, most_gpus: int) -> Iterator[Problem]:
@@ -31,11 +31,21 @@ def resource_problems(resources: ResourcesSpec, plan: Plan, most_gpus: int) -> I
         message = f"no worker here has {resources.gpus} GPUs: the largest has {most_gpus}"
         fix = f"Ask for at most {most_gpus}, or let the operator raise PODIUM_GPUS where a worker has more."
         yield Problem("resources.gpus", message, TooManyGpus.code, fix)
-    if resources.gpus > 1 and plan.hyperparameters.use_vllm:
-        message = "vLLM generates for a job with one GPU; with several it has not been tried"
-        fix = "Ask for one GPU, or leave use_vllm out."
-        yield Problem(plan.path("hyperparameters.use_vllm"), message, VllmInSeveralProcesses.code, fix)
+    if resources.gpus > 1:
+        yield from _for_one_gpu(plan)
     yield from _uneven(resources.gpus, plan)
+
+
+def _for_one_gpu(plan: Plan) -> Iterator[Problem]:
+    asked = plan.hyperparameters
+    wanted = {
+        "use_vllm": asked.use_vllm,
+        "dynamic_sampling": asked.dynamic_sampling is not None,
+        "prompt_sampling": asked.prompt_sampling is not None,
+    }
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        fix = f"Ask for one GPU, or leave {name} out."
+        yield Problem(plan.path(f"hyperparameters.{name}"), "works with one GPU only", NeedsOneGpu.code, fix)
 
 
 def _uneven(processes: int, plan: Plan) -> Iterator[Problem]:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from core.db.leases import Lease
 from core.db.models import (
     Artifact,
+    Checkpoint,
     EvaluationRecord,
     Job,
     JobAttempt,
@@ -204,6 +205,21 @@ def evaluations_by_name(session: Session, job_id: JobId) -> dict[str, Evaluation
 
 def evaluation(session: Session, job_id: JobId, name: str) -> EvaluationRecord | None:
     return session.get(EvaluationRecord, (job_id, name))
+
+
+def evaluation_of(session: Session, checkpoint: Checkpoint) -> EvaluationRecord | None:
+    """That of exactly its weights, on the way: taken by the attempt that saved it, or by one that went on from it."""
+    went_on = select(JobAttempt.attempt).where(
+        JobAttempt.job_id == checkpoint.job_id,
+        JobAttempt.attempt > checkpoint.attempt,
+        JobAttempt.resumed_from_step == checkpoint.step,
+    )
+    return session.scalar(
+        select(EvaluationRecord)
+        .where(EvaluationRecord.job_id == checkpoint.job_id, EvaluationRecord.step == checkpoint.step)
+        .where(EvaluationRecord.name.not_in(("baseline", "final")))
+        .where(or_(EvaluationRecord.attempt == checkpoint.attempt, EvaluationRecord.attempt.in_(went_on)))
+    )
 
 
 def artifacts(session: Session, job_id: JobId) -> Sequence[Artifact]:

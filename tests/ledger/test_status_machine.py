@@ -59,7 +59,7 @@ def save(session: Session, lease: Lease, step: int = 1) -> bool:
 
 
 def stay(session: Session, lease: Lease) -> Wishes:
-    return leases.renew(session, lease, ttl_s=LONG_S, activity=Activity(phase="generation", since=0.0))
+    return leases.renew(session, lease, ttl_s=LONG_S, activity=Activity(phase="generation", for_s=0.0))
 
 
 def give_back(session: Session, lease: Lease, reason: StatusReason = StatusReason.PREEMPTED, **values: Any) -> None:

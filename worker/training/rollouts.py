@@ -74,9 +74,9 @@ def spread_metrics(batch: RolloutBatch) -> dict[str, float]:
 
 
 def journal_entry(
-    batch: RolloutBatch, *, step: int, prompts: Sequence[str], advantages: Sequence[float]
+    batch: RolloutBatch, *, step: int, prompts: Sequence[str], advantages: Sequence[float | None]
 ) -> RolloutsDone:
-    """`prompts`: one text per group, as the model read it."""
+    """`prompts`: one text per group, as the model read it. An advantage of None: not trained on."""
     lines = zip(batch.completions, batch.scored, advantages, strict=True)
     rollouts = tuple(
         Rollout(

@@ -43,9 +43,12 @@ def test_a_model_shared_out_among_gpus_is_refused_by_name(client: TestClient, bo
     ]
 
 
-def test_vllm_in_several_processes_is_refused_by_name(client: TestClient, body: Body) -> None:
-    error = refusal(client, asking(body, 2, prompts_per_step=2, use_vllm=True))
-    assert (error["code"], error["param"]) == ("vllm_in_several_processes", f"{NUMBERS}.use_vllm")
+@pytest.mark.parametrize(
+    ("name", "value"), [("use_vllm", True), ("dynamic_sampling", {"max_extra_batches": 1}), ("prompt_sampling", {})]
+)
+def test_what_works_with_one_gpu_only_is_refused_by_name(client: TestClient, body: Body, name: str, value: Any) -> None:
+    error = refusal(client, with_change(asking(body, 2, prompts_per_step=2), f"{NUMBERS}.{name}", value))
+    assert (error["code"], error["param"]) == ("needs_one_gpu", f"{NUMBERS}.{name}")
 
 
 def test_what_a_job_takes_is_in_its_spec(client: TestClient, body: Body) -> None:
