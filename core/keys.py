@@ -71,6 +71,11 @@ def artifact(job_id: JobId, attempt: int, name: str) -> str:
     return f"{artifacts(job_id, attempt)}{name}"
 
 
+def export(job_id: JobId, attempt: int, sha256: str) -> str:
+    """One version of what an exporter has written for downloads."""
+    return f"jobs/{job_id}/exports/a{attempt:04d}-{sha256[:16]}"
+
+
 def probe(nonce: str) -> str:
     return f"{PROBES}{nonce}"
 

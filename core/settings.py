@@ -4,11 +4,16 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 BUNDLED_MODEL = "podium/tiny"
+
+
+def _theirs(name: str) -> AliasChoices:
+    """A variable that the target's own client knows by this name too: no prefix of ours."""
+    return AliasChoices(name, name.lower())
 
 
 class Settings(BaseSettings):
@@ -93,6 +98,30 @@ class Settings(BaseSettings):
     """How often what nobody owns is removed from the store: torn checkpoints, dangling uploads, orphans."""
     gc_min_age_s: float = Field(86400.0, gt=0)
     """What is younger may still be somebody's."""
+
+    # Exports (docs/exports.md). The API reads the first; keys and addresses are for the exporter alone.
+    integrations: tuple[Literal["wandb", "mlflow", "tensorboard", "trackio"], ...] = ("tensorboard",)
+    """Where jobs may send their metrics (JSON list). What leaves the server is for its operator to allow."""
+    wandb_api_key: SecretStr | None = Field(None, validation_alias=_theirs("WANDB_API_KEY"))
+    wandb_base_url: str | None = Field(None, validation_alias=_theirs("WANDB_BASE_URL"))
+    """Of a W&B server of one's own; unset: theirs."""
+    wandb_mode: Literal["online", "offline"] = Field("online", validation_alias=_theirs("WANDB_MODE"))
+    wandb_dir: Path | None = Field(None, validation_alias=_theirs("WANDB_DIR"))
+    """Where offline runs are written, for `wandb sync`."""
+    mlflow_tracking_uri: SecretStr | None = Field(None, validation_alias=_theirs("MLFLOW_TRACKING_URI"))
+    """A server, or a database of MLflow's."""
+    trackio_dir: Path | None = Field(None, validation_alias=_theirs("TRACKIO_DIR"))
+    """The folder that `trackio show` looks at."""
+    export_poll_s: float = Field(2.0, gt=0)
+    export_refresh_s: float = Field(60.0, gt=0)
+    """How often an event file is written anew while its job runs."""
+    export_call_s: float = Field(120.0, gt=0)
+    """How long one call of a target's client may take; the process of a longer one is ended."""
+    export_retry_s: float = Field(10.0, gt=0)
+    """Pause after a first failure; it doubles with each that follows, up to 15 minutes."""
+    export_patience_s: float = Field(86400.0, gt=0)
+    """An export that has failed for so long after its job's end is given up."""
+
     gpu_price_usd_per_hour: float = Field(0.0, ge=0)
     gpu_name: str | None = None
 
