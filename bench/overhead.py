@@ -1,9 +1,10 @@
 """What the service costs: the demo job's training stage through Podium, against the same job as a bare TRL script.
 
-    podium bench overhead [--steps N] [--pairs N] [--json]
+    podium bench overhead [--steps N] [--pairs N] [--no-fast-path] [--json]
 
 Both run on the same machine in turns (bare, Podium, Podium, bare, ...), with the whole local stack up all the time;
 the figure is the median over the pairs of Podium's seconds divided by the bare script's. Both save every 25 steps.
+`--no-fast-path` leaves TRL all its passes: what is left of the difference is the service alone.
 """
 
 import argparse
@@ -32,19 +33,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="podium bench overhead")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--no-fast-path", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = _measure(Path(folder), arguments.steps, arguments.pairs)
+        rows = _measure(Path(folder), arguments.steps, arguments.pairs, fast_path=not arguments.no_fast_path)
     show("overhead", rows, as_json=arguments.json)
 
 
-def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
+def _measure(folder: Path, steps: int, pairs: int, *, fast_path: bool) -> list[dict[str, Any]]:
     bare: list[float] = []
     podium: list[float] = []
     with running_stack(DataFolder(folder / "data"), port=0, say=_demo_job.quiet) as (stack, connection):
         client = Client(connection.url, connection.api_key)
-        spec = _spec(client, folder, steps)
+        spec = _spec(client, folder, steps, fast_path=fast_path)
         for pair in range(pairs):
             if pair % 2 == 0:
                 bare.append(_run_bare(steps, folder))
@@ -58,6 +60,7 @@ def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
         {
             "steps": steps,
             "pairs": pairs,
+            "fast_path": fast_path,
             "bare_median_s": round(statistics.median(bare), 2),
             "podium_median_s": round(statistics.median(podium), 2),
             "ratio_median": round(statistics.median(ratios), 3),
@@ -69,12 +72,12 @@ def _measure(folder: Path, steps: int, pairs: int) -> list[dict[str, Any]]:
     ]
 
 
-def _spec(client: Client, folder: Path, steps: int) -> dict[str, Any]:
+def _spec(client: Client, folder: Path, steps: int, *, fast_path: bool) -> dict[str, Any]:
     """The demo job with `steps` steps and no evaluation in between: the bare script has none."""
     few = folder / HELDOUT.name
     few.write_text("".join(HELDOUT.read_text().splitlines(keepends=True)[:FEW_TASKS]))
     spec = copy.deepcopy(job_spec(_demo_job.upload(client, few)))
-    spec["method"]["grpo"]["hyperparameters"]["max_steps"] = steps
+    spec["method"]["grpo"]["hyperparameters"] |= {"max_steps": steps, "fast_path": fast_path}
     spec["method"]["grpo"]["evaluation"]["every_steps"] = None
     return spec
 

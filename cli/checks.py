@@ -1,9 +1,11 @@
 """`podium test` and `podium bench`: the checkout examines itself, in child processes with their own output."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from cli.errors import BenchUnknown
 from cli.terminal import say
@@ -17,6 +19,8 @@ STATIC_CHECKS = {
 }
 WHOLE_SUITE = ("-n", "2", "--dist", "loadfile")
 """Two processes, a file to each at a time: files share what takes long to start, and half of their time is waiting."""
+ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1"}
+"""For the suite in two processes: with more threads than cores torch waits for itself, several times as long."""
 BENCHES = CHECKOUT / "bench"
 
 
@@ -25,7 +29,7 @@ def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
     codes = [] if fast else [_check(name, command) for name, command in STATIC_CHECKS.items()]
     command = ("pytest", *(pytest_arguments or WHOLE_SUITE))
     _announce("tests", command)
-    codes.append(_run((_script(command[0]), *command[1:])))
+    codes.append(_run((_script(command[0]), *command[1:]), {} if pytest_arguments else ONE_THREAD_EACH))
     return next((code for code in codes if code != 0), 0)
 
 
@@ -54,5 +58,6 @@ def _script(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def _run(command: Sequence[str]) -> int:
-    return subprocess.run(command, cwd=CHECKOUT, check=False).returncode
+def _run(command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> int:
+    """`variables` give way to those of the environment."""
+    return subprocess.run(command, cwd=CHECKOUT, env={**variables, **os.environ}, check=False).returncode

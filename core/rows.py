@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from core.chat import ChatMessage
 from core.errors import InvalidFile, Problem
 from core.records import FileFormat, Record, detect_format, kind_of, read_records, shown
 
@@ -29,7 +30,6 @@ __all__ = [
     "MAX_NESTING",
     "PROMPT_COLUMNS",
     "ROLES",
-    "ChatMessage",
     "FileFormat",
     "FileReport",
     "Row",
@@ -56,11 +56,6 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _Fault = tuple[str, str, str]
 """Path inside the value, message, fix."""
-
-
-class ChatMessage(TypedDict):
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,9 +213,10 @@ def test_a_limit_that_rings_while_the_answer_is_written_does_not_lose_it(worksho
 
 def test_what_a_killed_pool_child_has_left_is_swept(workshop, grading, send, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (tmp_path / f"{PREFIX}of-another-day").mkdir()
+    (of_another_day := tmp_path / f"{PREFIX}of-another-day").mkdir()
     with running_grading_worker(grading, tmp_path / "grading.log", concurrency=1) as worker:
-        (left,) = tmp_path.glob(f"{PREFIX}*")
+        (left,) = wait_until(lambda: set(tmp_path.glob(f"{PREFIX}*")) - {of_another_day}, what="the child has a folder")
+        assert not of_another_day.exists()
         lost = trial(workshop, HANGS)
         send(lost)
         wait_until(lambda: any(left.rglob("exact.py")), what="source in the child's folder")

@@ -7,12 +7,12 @@ prompt and completion as they are, text or messages. The other forms always get 
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from core.chat import ChatMessage
 from core.reward_source import FORMS, GROUND_TRUTH, RewardEntry, RewardForm, sources
-from core.rows import ChatMessage
 from core.strict_json import strict_json
 from worker.grading.grades import Rollout
 from worker.grading.logged import ExtraLog, MetricLog
@@ -63,49 +63,83 @@ def batch_arguments(
     return {**columns, **wanted}
 
 
-def one_arguments(entry: RewardEntry, rollout: Rollout) -> dict[str, Any]:
-    """For one completion. Columns that the row lacks are not passed: Python itself says which one is missing."""
-    provided = _provided(entry, rollout)
-    if not entry.takes_kwargs:
-        provided = {name: value for name, value in provided.items() if name in entry.provided}
-    if FORMS[entry.form].row is not None:
-        return provided
-    return {**_columns(entry, rollout), **provided}
+def binder(entry: RewardEntry) -> Callable[[Rollout], dict[str, Any]]:
+    """What makes the arguments for one completion; what the entry decides is decided once for all of them.
+
+    Columns that the row lacks are not passed: Python itself says which one is missing.
+    """
+    provide = _provider(entry)
+    wanted = None if entry.takes_kwargs else frozenset(entry.provided)
+    has_row = FORMS[entry.form].row is not None
+    columns_of = _column_reader(entry)
+
+    def arguments(rollout: Rollout) -> dict[str, Any]:
+        provided = provide(rollout)
+        if wanted is not None:
+            provided = {name: value for name, value in provided.items() if name in wanted}
+        return provided if has_row else {**columns_of(rollout.columns), **provided}
+
+    return arguments
 
 
-def _provided(entry: RewardEntry, rollout: Rollout) -> dict[str, Any]:
-    text, prompt, columns = rollout.completion, _text(rollout.prompt), rollout.columns
+def _provider(entry: RewardEntry) -> Callable[[Rollout], dict[str, Any]]:
     match entry.form:
         case RewardForm.OPENAI:
-            return {"sample": _openai_sample(text), "item": dict(columns)}
+            return lambda rollout: {"sample": _openai_sample(rollout.completion), "item": dict(rollout.columns)}
         case RewardForm.VERL | RewardForm.OSMOSIS:
-            return {"solution_str": text, "extra_info": columns.get("extra_info") or {}, "prompt": prompt}
+            return _verl
         case RewardForm.PREDIBASE:
-            return {"prompt": prompt, "completion": text, "example": {"prompt": prompt, **columns}}
+            return _predibase
         case RewardForm.REWARD_KIT:
-            messages = [Message(**message) for message in [*_messages(rollout.prompt), _answer(text)]]
-            return {"messages": messages, "original_messages": messages[:-1], "prompt": prompt}
+            return _reward_kit
         case RewardForm.VERIFIERS:
-            return _verifiers(rollout)
+            return _verifiers
         case RewardForm.REASONING_GYM:
-            return {"answer": _tagged(text), "entry": {"question": prompt, **columns}}
+            return _reasoning_gym
         case _:
-            return {entry.provided[0]: text, "prompt": prompt}
+            completion = entry.provided[0]
+            return lambda rollout: {completion: rollout.completion, "prompt": _text(rollout.prompt)}
 
 
-def _columns(entry: RewardEntry, rollout: Rollout) -> dict[str, Any]:
+def _column_reader(entry: RewardEntry) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """The columns that the function names, or all of them; a `ground_truth` also from where verl keeps it."""
-    names = {*entry.columns, *entry.optional_columns}
-    row = {name: value for name, value in rollout.columns.items() if name in names or entry.takes_kwargs}
-    if GROUND_TRUTH[0] not in row and (GROUND_TRUTH[0] in names or entry.takes_kwargs):
-        for name in sources(entry.form, GROUND_TRUTH[0])[1:]:
-            value = rollout.columns.get(name)
-            if isinstance(value, Mapping):
-                value = value.get(GROUND_TRUTH[0])
-            if value is not None:
-                row[GROUND_TRUTH[0]] = value
-                break
-    return row
+    names = frozenset((*entry.columns, *entry.optional_columns))
+    truth, *stand_ins = sources(entry.form, GROUND_TRUTH[0])
+    may_stand_in = bool(stand_ins) and (truth in names or entry.takes_kwargs)
+
+    def read(columns: Mapping[str, Any]) -> dict[str, Any]:
+        row = {name: value for name, value in columns.items() if entry.takes_kwargs or name in names}
+        if may_stand_in and truth not in row:
+            found = (_inner_truth(columns.get(name)) for name in stand_ins)
+            value = next((value for value in found if value is not None), None)
+            return row if value is None else {**row, truth: value}
+        return row
+
+    return read
+
+
+def _inner_truth(value: Any) -> Any:
+    return value.get(GROUND_TRUTH[0]) if isinstance(value, Mapping) else value
+
+
+def _verl(rollout: Rollout) -> dict[str, Any]:
+    extra_info = rollout.columns.get("extra_info") or {}
+    return {"solution_str": rollout.completion, "extra_info": extra_info, "prompt": _text(rollout.prompt)}
+
+
+def _predibase(rollout: Rollout) -> dict[str, Any]:
+    prompt = _text(rollout.prompt)
+    return {"prompt": prompt, "completion": rollout.completion, "example": {"prompt": prompt, **rollout.columns}}
+
+
+def _reward_kit(rollout: Rollout) -> dict[str, Any]:
+    messages = [Message(**message) for message in [*_messages(rollout.prompt), _answer(rollout.completion)]]
+    return {"messages": messages, "original_messages": messages[:-1], "prompt": _text(rollout.prompt)}
+
+
+def _reasoning_gym(rollout: Rollout) -> dict[str, Any]:
+    entry = {"question": _text(rollout.prompt), **rollout.columns}
+    return {"answer": _tagged(rollout.completion), "entry": entry}
 
 
 def _verifiers(rollout: Rollout) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from core.rows import ChatMessage
+from core.chat import ChatMessage
 
 
 @dataclass(frozen=True, slots=True)

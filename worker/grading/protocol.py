@@ -15,6 +15,7 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 _ANSWER_BYTES, _BYTES_PER_GRADE = 64 * 1024, 256 * 1024
 """A grade's texts are bounded where it is made: with a whole traceback and all columns it is shorter than this."""
 HEADER = struct.Struct(">I")
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 class ProtocolError(Exception):
@@ -24,7 +25,7 @@ class ProtocolError(Exception):
 def encode(message: Mapping[str, Any]) -> bytes:
     """One frame; raises `ProtocolError` when it is over the cap or holds what JSON cannot."""
     try:
-        body = json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+        body = _ENCODER.encode(message).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"cannot be sent as JSON: {error}") from error
     if len(body) > MAX_FRAME_BYTES:

@@ -1,8 +1,9 @@
 """Grades as they come from the other side of the pipe, where reward code may have had its hands on them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Required
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
 from worker.grading.grades import Grade, GradeOutcome
 from worker.grading.logged import bounded
@@ -11,26 +12,29 @@ from worker.grading.values import MAX_REWARD
 _Number = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
 
 
-class _Received(BaseModel):
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Received(TypedDict, total=False):
     """A `Grade` in JSON: nothing is taken for what it is not, such as "1" for a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    outcome: Required[Annotated[GradeOutcome, Field(strict=False)]]
+    value: _Number | None
+    metrics: dict[str, _Number]
+    message: str | None
+    traceback: str | None
+    latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    timed_out: bool
+    extra: dict[str, str | bool | int | float | None]
 
-    outcome: Annotated[GradeOutcome, Field(strict=False)]
-    value: _Number | None = None
-    metrics: dict[str, _Number] = Field(default_factory=dict)
-    message: str | None = None
-    traceback: str | None = None
-    latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    timed_out: bool = False
-    extra: dict[str, str | bool | int | float | None] = Field(default_factory=dict)
+
+_RECEIVED = TypeAdapter(_Received)
 
 
 def read_grade(fields: object, passed_s: float) -> Grade:
     """The grade, its texts cut, its time at most `passed_s`; a user error where it is none. Never raises."""
     try:
-        given: dict[str, Any] = dict(_Received.model_validate(fields))
-        grade = Grade(**{**given, "latency_s": min(given["latency_s"], passed_s)})
+        given = _RECEIVED.validate_python(fields)
+        given["latency_s"] = min(given.get("latency_s", 0.0), passed_s)
+        grade = Grade(**given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"][:1]))

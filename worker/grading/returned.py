@@ -62,6 +62,8 @@ def unusable(message: str, seconds: float) -> Grade:
 
 
 def _read(value: Any, seconds: float) -> Grade:
+    if isinstance(value, float | int):
+        return Grade(GradeOutcome.SCORED, to_number(value), latency_s=seconds)
     metrics: dict[str, float] = {}
     extra: dict[str, Any] = {}
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from core.reward_source import RewardEntry, RewardForm
-from worker.grading.arguments import batch_arguments, one_arguments
+from worker.grading.arguments import batch_arguments, binder
 from worker.grading.grades import Grade, GradeOutcome, Rollout
 from worker.grading.logged import ExtraLog, MetricLog
 from worker.grading.returned import SOURCE_NAME, grade_of, grades_of, user_error
@@ -49,7 +49,8 @@ def _call(
     function: Callable[..., Any], entry: RewardEntry, rollouts: Sequence[Rollout], step: int, alarm: "_Alarm | None"
 ) -> list[Grade]:
     if entry.form is not RewardForm.TRL:
-        return [_call_one(function, one_arguments(entry, rollout), alarm) for rollout in rollouts]
+        arguments_of = binder(entry)
+        return [_call_one(function, arguments_of(rollout), alarm) for rollout in rollouts]
     grades = _call_batch(function, entry, rollouts, step, alarm)
     if isinstance(grades, list):
         return grades
@@ -59,7 +60,7 @@ def _call(
     return [grade if isinstance(grade, Grade) else grade[0] for grade in alone]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Returned:
     value: Any
     seconds: float

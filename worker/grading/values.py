@@ -17,10 +17,8 @@ def to_number(value: Any) -> float:
 
     Raises `UnusableRewardError`, with what is wrong.
     """
-    if not isinstance(value, numbers.Real) and getattr(value, "ndim", None) == 0:
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise UnusableRewardError(f"returned {type(value).__name__}, not a number")
+    if not isinstance(value, float):
+        value = _real(value)
     try:
         number = float(value)
     except OverflowError:
@@ -30,6 +28,14 @@ def to_number(value: Any) -> float:
     if abs(number) > MAX_REWARD:
         raise UnusableRewardError(f"returned {number:g}, but rewards are at most {MAX_REWARD:g}")
     return number
+
+
+def _real(value: Any) -> Any:
+    if not isinstance(value, numbers.Real) and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if not isinstance(value, numbers.Real):
+        raise UnusableRewardError(f"returned {type(value).__name__}, not a number")
+    return value
 
 
 def storable(text: str) -> str:

@@ -59,7 +59,6 @@ ENDINGS = {
     "close_everything": (BROKEN_BY, "exited with code|killed by"),
     "replace_everything": (BROKEN_BY, "exited with code|killed by"),
     "flood_of_descriptors": (BROKEN_BY, "over the cap"),
-    "patched_json": (BROKEN_BY, "not a frame"),
     "number_beyond_all_rewards": (USER_ERROR, "value: Input should be less than"),
     "time_that_runs_backwards": (USER_ERROR, "latency_s: Input should be greater than"),
     "text_for_a_number": (USER_ERROR, "metrics: Input should be a valid number"),

@@ -104,6 +104,7 @@ def flood_of_descriptors():
 
 
 def patched_json():
+    """Answers are written by an encoder that was made before the reward came."""
     json.dumps = lambda *given, **more: "garbage"
     return 1.0
 
