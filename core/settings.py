@@ -2,13 +2,15 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 BUNDLED_MODEL = "podium/tiny"
+ExportName = Literal["wandb", "mlflow", "tensorboard", "trackio"]
+"""`core.integrations.ExportTarget`, which knows the spec and so stands above this module."""
 
 
 def _theirs(name: str) -> AliasChoices:
@@ -100,12 +102,12 @@ class Settings(BaseSettings):
     """What is younger may still be somebody's."""
 
     # Exports (docs/exports.md). The API reads the first; keys and addresses are for the exporter alone.
-    integrations: tuple[Literal["wandb", "mlflow", "tensorboard", "trackio"], ...] = ("tensorboard",)
-    """Where jobs may send their metrics (JSON list). What leaves the server is for its operator to allow."""
+    integrations: Annotated[tuple[ExportName, ...], NoDecode] = ("tensorboard",)
+    """Where jobs may send their metrics (`wandb,mlflow`). What leaves the server is for its operator to allow."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_theirs("WANDB_API_KEY"))
     wandb_base_url: str | None = Field(None, validation_alias=_theirs("WANDB_BASE_URL"))
     """Of a W&B server of one's own; unset: theirs."""
-    wandb_mode: Literal["online", "offline"] = Field("online", validation_alias=_theirs("WANDB_MODE"))
+    wandb_mode: Literal["online", "offline", "disabled"] = Field("online", validation_alias=_theirs("WANDB_MODE"))
     wandb_dir: Path | None = Field(None, validation_alias=_theirs("WANDB_DIR"))
     """Where offline runs are written, for `wandb sync`."""
     mlflow_tracking_uri: SecretStr | None = Field(None, validation_alias=_theirs("MLFLOW_TRACKING_URI"))
@@ -130,6 +132,12 @@ class Settings(BaseSettings):
         if self.lease_renew_s + self.lease_margin_s >= self.lease_ttl_s:
             raise ValueError("lease_renew_s + lease_margin_s must be less than lease_ttl_s, or no lease could be kept")
         return self
+
+    @field_validator("integrations", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        """Names with commas between them; an empty text is none."""
+        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
     # Telling.
     log_format: str = Field("console", pattern="^(console|json)$")

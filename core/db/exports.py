@@ -143,6 +143,11 @@ def integration(session: Session, claim: Claim) -> Integration:
     return next(item for item in found if item.type is claim.target)
 
 
+def held_by(attempt: int) -> tuple[ColumnElement[bool], ...]:
+    """Until it is released: one whose lease ran out may go on, as long as no other exporter has begun."""
+    return Export.attempt == attempt, Export.lease_expires_at.is_not(None), Export.finished_at.is_(None)
+
+
 def _warn(session: Session, claim: Claim, error: ServiceError, *, code: str) -> None:
     given_up = code == "export_given_up"
     what = "It is given up." if given_up else "It is tried again; the job itself goes on."
@@ -177,9 +182,7 @@ def _key(claim: Claim) -> tuple[ColumnElement[bool], ...]:
 
 
 def _is_held(claim: Claim) -> tuple[ColumnElement[bool], ...]:
-    """Until it is released: one whose lease ran out may go on, as long as no other exporter has begun."""
-    mine = (Export.attempt == claim.attempt, Export.lease_expires_at.is_not(None))
-    return *_key(claim), *mine, Export.finished_at.is_(None)
+    return *_key(claim), *held_by(claim.attempt)
 
 
 def _in(seconds: float) -> Any:

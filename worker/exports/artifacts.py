@@ -21,7 +21,7 @@ class Artifacts:
     def put(self, name: str, path: Path, *, content_type: str) -> None:
         """Make the file downloadable under the name, in place of its last version. Raises `ClaimLost`."""
         digest = digest_of(path)
-        key = keys.export(self._claim.job_id, self._claim.attempt, digest)
+        key = keys.export(self._claim.job_id, self._claim.target, self._claim.attempt, digest)
         self._store.put_file(key, path, sha256=digest, content_type=content_type)
         failpoint("export.file_put")
         with self._sessions.begin() as session:

@@ -16,13 +16,22 @@ CLIENTS = {
     ExportTarget.TRACKIO: (),
 }
 """By the first letters of their names."""
+SHORT_RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
+"""It would try for minutes, and a call has two: the exporter tries again by itself."""
 
 
 def export_environment(
     environment: Mapping[str, str], settings: Settings, target: ExportTarget, *, temporary: Path
 ) -> dict[str, str]:
-    """`temporary` is a folder that is removed when the process has ended."""
-    prefixes = LEDGER + CLIENTS[target]
-    kept = {name: value for name, value in environment.items() if name in PASSED_ON or name.startswith(prefixes)}
-    trackio = {} if settings.trackio_dir is None else {"TRACKIO_DIR": str(settings.trackio_dir)}
-    return kept | (trackio if target is ExportTarget.TRACKIO else {}) | {"TMPDIR": str(temporary)}
+    """`temporary` is a folder that is removed when the process has ended. What is empty is unset."""
+    kept = {name: value for name, value in environment.items() if name in PASSED_ON or name.startswith(LEDGER)}
+    own = {name: value for name, value in environment.items() if value and name.startswith(CLIENTS[target])}
+    return kept | _defaults(settings, target) | own | {"TMPDIR": str(temporary)}
+
+
+def _defaults(settings: Settings, target: ExportTarget) -> dict[str, str]:
+    if target is ExportTarget.MLFLOW:
+        return SHORT_RETRIES
+    if target is ExportTarget.TRACKIO and settings.trackio_dir is not None:
+        return {"TRACKIO_DIR": str(settings.trackio_dir)}
+    return {}

@@ -4,6 +4,8 @@ import faulthandler
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_STDERR = 2
+
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
@@ -11,7 +13,7 @@ def limited(seconds: float) -> Iterator[None]:
 
     By a thread of C: it needs no interpreter lock, which a hanging library may hold (faulthandler).
     """
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
     try:
         yield
     finally:

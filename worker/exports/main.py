@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -58,12 +59,14 @@ class Exporter:
         """Let each end its call and leave its run; whoever does not is killed, and goes on after its lease."""
         for child in self._children.values():
             child.terminate()
-        for child in self._children.values():
+        deadline = time.monotonic() + STOP_GRACE_S
+        for claim, child in self._children.items():
             try:
-                child.wait(STOP_GRACE_S)
+                child.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+            log.info("export_process_ended", job_id=claim.job_id, target=claim.target, exit_code=child.returncode)
 
     def _claim(self) -> Claim | None:
         with self._sessions.begin() as session:

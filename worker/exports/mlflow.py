@@ -32,7 +32,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-. :/]")
 
 class MlflowStream:
     def __init__(self, run: MlflowRun, settings: Settings) -> None:
-        if settings.mlflow_tracking_uri is None:
+        if not settings.mlflow_tracking_uri:
             fix = "Set MLFLOW_TRACKING_URI where the exporter runs."
             raise ExportNotConfigured("There is no address of MLflow.", fix=fix)
         self.where = f"MLflow, experiment {run.project}"

@@ -29,6 +29,7 @@ from core.storage.store import ObjectStore
 from worker.exports.artifacts import Artifacts
 from worker.exports.feed import Feed, News
 from worker.exports.limits import limited
+from worker.exports.secrets import keep_secrets
 from worker.exports.target import (
     NONE_YET,
     Document,
@@ -173,6 +174,7 @@ def main() -> None:
     die_with_parent(signal.SIGKILL)
     settings = get_settings()
     configure_logging(settings.log_format, settings.log_level)
+    keep_secrets(settings, os.environ)
     job_id, target, attempt = sys.argv[1:]
     claim = Claim(JobId(job_id), ExportTarget(target), int(attempt))
     structlog.contextvars.bind_contextvars(job_id=claim.job_id, target=claim.target, export_attempt=claim.attempt)

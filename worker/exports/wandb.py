@@ -21,7 +21,7 @@ from worker.exports.target import Conclusion, ExportNotConfigured, Point, RunFac
 
 class WandbStream:
     def __init__(self, run: WandbRun, settings: Settings) -> None:
-        if settings.wandb_api_key is None:
+        if not settings.wandb_api_key:
             fix = "Set WANDB_API_KEY where the exporter runs, or WANDB_MODE=offline with WANDB_DIR."
             raise ExportNotConfigured("There is no key for W&B.", fix=fix)
         self.where = f"W&B, project {run.project}"
@@ -77,6 +77,8 @@ class WandbOfflineRun:
 
 
 def make(run: WandbRun, settings: Settings) -> WandbStream | WandbOfflineRun:
+    if settings.wandb_mode == "disabled":
+        raise ExportNotConfigured("W&B is switched off here.", fix="Unset WANDB_MODE where the exporter runs.")
     return WandbStream(run, settings) if settings.wandb_mode == "online" else WandbOfflineRun(run, settings)
 
 
@@ -115,7 +117,8 @@ def _init(
 
 def _log(run: wandb.Run, points: Sequence[Point]) -> None:
     for point in points:
-        run.log({**point.values, "podium/attempt": point.attempt}, step=point.step, commit=True)
+        known = {"podium/attempt": point.attempt, "_timestamp": point.at.timestamp()}
+        run.log({**point.values, **known}, step=point.step, commit=True)
 
 
 def _conclude(run: wandb.Run, conclusion: Conclusion) -> None:

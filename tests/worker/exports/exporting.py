@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from sqlalchemy import update
 
+from bench._chaos.samples import make_answer
 from core.db import exports
 from core.db.exports import Claim
-from core.db.models import Export
+from core.db.models import Export, now
 from core.ids import JobId
 from core.results import Evaluation, TaskResult
 from core.spec import Hyperparameters
-from bench._chaos.samples import make_answer
 from tests.api.jobs.runs import Run
-from tests.factories import queued_job, read_events
+from tests.factories import queued_job, read_events, read_job
+from tests.polling import wait_until
 from tests.worker.workshop import HAPPY, Workshop
 from worker.exports.run import Place, run
 
@@ -88,3 +90,20 @@ class Exporting:
 
     def warnings(self, job_id: JobId) -> list[str]:
         return [event.code for event in read_events(self.workshop.sessions, job_id) if event.level == "warn"]
+
+    def told(self, job_id: JobId) -> str:
+        """All that the job's owner can read about it."""
+        events = [(event.message, event.data) for event in read_events(self.workshop.sessions, job_id)]
+        return str((events, read_job(self.workshop.sessions, job_id).integrations))
+
+    def due_now(self, job_id: JobId) -> None:
+        """The pause after a failure is over."""
+        with self.workshop.sessions.begin() as session:
+            session.execute(update(Export).where(Export.job_id == job_id).values(due_at=now()))
+
+    def fails_in_its_own_process(self, job_id: JobId, code: str, **environment: str) -> None:
+        """Until the owner has been told so; then the exporter ends."""
+        exporter = self.start(**environment)
+        wait_until(lambda: code in self.warnings(job_id), what=f"the warning {code}", timeout_s=120)
+        exporter.terminate()
+        assert exporter.wait(60) == 0

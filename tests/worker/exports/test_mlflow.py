@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from cli.valkey import free_port
 from core.ids import JobId
 from tests.factories import event_codes
 from tests.polling import wait_until
@@ -36,7 +37,8 @@ def the_run(uri: str, job_id: JobId) -> Any:
 
 
 def history(uri: str, run: Any, name: str) -> list[tuple[int, float]]:
-    return [(metric.step, metric.value) for metric in mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, name)]
+    found = mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, name)
+    return [(metric.step, metric.value) for metric in found]
 
 
 def test_a_job_is_a_run_with_its_config_steps_evaluations_and_verdict(exporting: Exporting, uri: str):
@@ -85,6 +87,23 @@ def test_nothing_is_doubled_or_missing_when_exporters_are_killed_between_two_cal
     found = the_run(uri, run.job_id)
     assert history(uri, found, "reward") == [(step, step / 10) for step in range(1, 5)]
     assert history(uri, found, "eval/greedy/pass_rate") == [(0, 0.4)]
+
+
+def test_a_server_that_is_away_holds_up_nothing_and_has_everything_once_it_is_back(exporting: Exporting, uri: str):
+    """Its password stands in the address, which MLflow's own errors name."""
+    run = exporting.running_job(MLFLOW, steps=3)
+    away = f"http://podium:s3cret%21@127.0.0.1:{free_port()}"
+    environment = {"MLFLOW_TRACKING_URI": away, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    exporting.fails_in_its_own_process(run.job_id, "export_failed", **environment)
+    assert "API request to" in exporting.log()
+    for text in ("s3cret%21", "s3cret!"):
+        assert text not in exporting.log() + exporting.told(run.job_id)
+    run.step(4, reward=0.4)
+    run.fail()
+    exporting.due_now(run.job_id)
+    exporting.export()
+    assert history(uri, the_run(uri, run.job_id), "reward") == [(step, step / 10) for step in range(1, 5)]
+    assert event_codes(exporting.workshop.sessions, run.job_id)[-1] == "exported"
 
 
 def test_the_exporter_leaves_its_runs_when_it_is_told_to_go(exporting: Exporting, uri: str):

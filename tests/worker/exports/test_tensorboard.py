@@ -1,13 +1,17 @@
 """TensorBoard reads what was written: every step once, with the numbers that count."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from core import keys
 from core.db.models import Artifact
 from core.ids import JobId
+from core.storage.folder import FolderStore
 from tests.worker.exports.exporting import Exporting
+from worker import janitor
 
 event_accumulator = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
@@ -69,3 +73,39 @@ def test_a_file_that_was_replaced_leaves_the_store(exporting: Exporting):
     assert second != first
     assert exporting.workshop.store.head(first) is None
     assert exporting.workshop.store.head(second) is not None
+
+
+def test_a_file_of_an_exporter_that_was_killed_is_written_again_and_the_janitor_takes_the_other(exporting: Exporting):
+    run = exporting.running_job(TENSORBOARD, steps=3)
+    run.fail()
+    exporting.fails_in_its_own_process(run.job_id, "export_broke", PODIUM_FAILPOINTS="export.file_put=kill")
+    (torn,) = stored(exporting, run.job_id)
+    assert exporting.workshop.artifacts(run.job_id) == {}
+    exporting.due_now(run.job_id)
+    exporting.export()
+    shown = event_file(exporting, run.job_id).key
+    assert stored(exporting, run.job_id) == {torn, shown}
+    assert collected_later(exporting) == 1
+    assert stored(exporting, run.job_id) == {shown}
+
+
+def test_what_an_exporter_may_still_show_is_left_alone(exporting: Exporting):
+    run = exporting.running_job(TENSORBOARD, steps=3)
+    held = exporting.claim()
+    for attempt in (held.attempt, held.attempt + 1):
+        exporting.workshop.store.put_bytes(keys.export(run.job_id, held.target, attempt, "0" * 64), b"")
+    assert collected_later(exporting) == 0
+    assert len(stored(exporting, run.job_id)) == 2
+
+
+def stored(exporting: Exporting, job_id: JobId) -> set[str]:
+    return {info.key for info in exporting.workshop.store.list(f"jobs/{job_id}/exports/")}
+
+
+def collected_later(exporting: Exporting) -> int:
+    """How many files of nobody the janitor removes when everything is old."""
+    workshop = exporting.workshop
+    assert isinstance(workshop.store, FolderStore)
+    for path in workshop.store.root.rglob("*"):
+        os.utime(path, (0, 0))
+    return janitor.collect(workshop.sessions, workshop.store, workshop.settings).publications

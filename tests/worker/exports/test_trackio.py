@@ -48,4 +48,5 @@ def test_a_run_goes_on_where_it_was_and_replayed_steps_are_not_doubled(exporting
     exporting.export()
     second.fail()
     exporting.export()
-    assert [(row["step"], row["podium/attempt"]) for row in logs(run.job_id)] == [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)]
+    attempts = [(row["step"], row["podium/attempt"]) for row in logs(run.job_id)]
+    assert attempts == [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)]
