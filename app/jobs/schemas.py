@@ -24,7 +24,7 @@ EXAMPLE: JsonDict = {
     "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
     "validation_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3e",
     "suffix": "biography",
-    "integrations": [{"type": "wandb", "wandb": {"project": "biography", "tags": ["grpo"]}}, {"type": "tensorboard"}],
+    "integrations": [{"type": "tensorboard"}],
     "method": {
         "type": "grpo",
         "grpo": {

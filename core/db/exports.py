@@ -116,6 +116,12 @@ def fail(session: Session, claim: Claim, error: ServiceError, *, retry_s: float,
     _write(session, claim, **values)
 
 
+def failing(session: Session, job_id: JobId) -> Sequence[Export]:
+    """Those whose last try failed, and those that were given up."""
+    query = select(Export).where(Export.job_id == job_id, Export.failing_since.is_not(None))
+    return session.scalars(query.order_by(Export.target)).all()
+
+
 def evaluations(session: Session, job_id: JobId, *, after_step: int) -> Sequence[EvaluationRecord]:
     """Those of later steps; each has every task's answers."""
     query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id, EvaluationRecord.step > after_step)

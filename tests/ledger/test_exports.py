@@ -53,6 +53,11 @@ def pause_s(sessions, held: Claim) -> float:
         return round((row.due_at - session.scalar(now())).total_seconds())
 
 
+def failing(sessions, held: Claim) -> list[tuple[ExportTarget, str | None]]:
+    with sessions() as session:
+        return [(row.target, row.error_code) for row in exports.failing(session, held.job_id)]
+
+
 def end(sessions, job_id, *, hours_ago: float):
     with sessions.begin() as session:
         ended = {"status": JobStatus.FAILED, "finished_at": now() - timedelta(hours=hours_ago)}
@@ -145,12 +150,14 @@ def test_a_target_that_works_again_starts_from_the_first_pause(sessions):
     running_job(sessions, WANDB)
     held = claim(sessions)
     assert fail(sessions, held, ExportFailed("It is away.")).failures == 1
+    assert failing(sessions, held) == [(ExportTarget.WANDB, "export_failed")]
     change(sessions, held, due_at=now())
     held = claim(sessions)
     with sessions.begin() as session:
         exports.works(session, held, where="W&B")
     row = read(sessions, held)
     assert (row.failures, row.failing_since) == (0, None)
+    assert failing(sessions, held) == []
 
 
 def test_the_owner_hears_once_of_each_kind_of_failure_and_the_job_is_untouched(sessions):

@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _folder(claim: Claim) -> Path:
-    return Path(tempfile.gettempdir()) / f"{claim.job_id}-{claim.target}"
+    return Path(tempfile.gettempdir()) / f"{claim.job_id}-{claim.target}-{claim.attempt}"
 
 
 def _stop_on_signal() -> threading.Event:

@@ -108,12 +108,12 @@ def _keep_sending(stream: Stream, facts: RunFacts, feed: Feed, place: Place) -> 
     with limited(call_s):
         last = stream.open(facts)
     log.info("export_opened", where=stream.where, last_step=last)
-    feed.works(stream.where)
     while (news := feed.after(last)).conclusion is None:
         if news.points:
             with limited(call_s):
                 stream.send(news.points)
             failpoint("export.sent")
+            feed.works(stream.where)
             last = news.points[-1].step
         if not news.has_more and not _waits_for_more(news, place, place.settings.export_poll_s):
             with limited(call_s):
@@ -123,6 +123,7 @@ def _keep_sending(stream: Stream, facts: RunFacts, feed: Feed, place: Place) -> 
     with limited(call_s):
         stream.finish(news.points, news.conclusion)
     failpoint("export.finished")
+    feed.works(stream.where)
     feed.finish(stream.where, news.points[-1].step if news.points else last)
 
 

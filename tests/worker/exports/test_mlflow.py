@@ -1,6 +1,8 @@
 """MLflow's own client reads what was written into its own database: each step once, whoever died on the way."""
 
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,25 @@ def test_a_server_that_is_away_holds_up_nothing_and_has_everything_once_it_is_ba
     exporting.export()
     assert history(uri, the_run(uri, run.job_id), "reward") == [(step, step / 10) for step in range(1, 5)]
     assert event_codes(exporting.workshop.sessions, run.job_id)[-1] == "exported"
+
+
+def test_a_server_that_opens_runs_and_takes_no_numbers_is_tried_ever_more_rarely(exporting: Exporting, uri: str):
+    run = exporting.running_job(MLFLOW, steps=2)
+    exporting.export()
+    refuse = "CREATE TRIGGER refuse BEFORE INSERT ON metrics BEGIN SELECT RAISE(ABORT, 'no room'); END"
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+        database.execute(refuse)
+        run.step(3, reward=0.3)
+        run.fail()
+        for failures in (1, 2):
+            exporting.due_now(run.job_id)
+            exporting.export()
+            assert (exporting.row(run.job_id).failures, exporting.warnings(run.job_id)) == (failures, ["export_failed"])
+        database.execute("DROP TRIGGER refuse")
+    exporting.due_now(run.job_id)
+    exporting.export()
+    assert history(uri, the_run(uri, run.job_id), "reward") == [(step, step / 10) for step in range(1, 4)]
+    assert exporting.row(run.job_id).failing_since is None
 
 
 def test_the_exporter_leaves_its_runs_when_it_is_told_to_go(exporting: Exporting, uri: str):
