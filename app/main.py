@@ -20,6 +20,7 @@ from app.jobs.checkpoint_endpoints import router as checkpoints
 from app.jobs.endpoints import router as jobs
 from app.jobs.progress_endpoints import router as job_progress
 from app.jobs.rescore import router as rescore
+from app.learning.endpoints import router as learning
 from app.models.endpoints import router as models
 from app.request_context import RequestContext
 from app.resources import open_resources
@@ -59,6 +60,7 @@ ROUTERS = (
     checkpoints,
     diagnostics,
     evaluations,
+    learning,
     signal_probes,
     artifacts,
     bundle,

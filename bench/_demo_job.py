@@ -11,9 +11,9 @@ POLL_S = 2.0
 """What asks for the status is no part of the service, and takes its cores too."""
 
 
-def upload(client: Client, held_out: Path = HELDOUT) -> Uploads:
+def upload(client: Client, held_out: Path = HELDOUT, reward: Path = REWARD) -> Uploads:
     return Uploads(
-        client.upload_file(TRAIN), client.upload_file(held_out), client.upload_reward(REWARD, name=REWARD_NAME)
+        client.upload_file(TRAIN), client.upload_file(held_out), client.upload_reward(reward, name=REWARD_NAME)
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from cli import vllm_environment
 from cli.errors import BenchUnknown
 from cli.terminal import say
 from core.settings import CHECKOUT
@@ -22,6 +23,7 @@ WHOLE_SUITE = ("-n", "2", "--dist", "loadfile")
 ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1"}
 """For the suite in two processes: with more threads than cores torch waits for itself, several times as long."""
 BENCHES = CHECKOUT / "bench"
+VLLM_TESTS = CHECKOUT / "tests/vllm"
 
 
 def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
@@ -31,6 +33,15 @@ def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
     _announce("tests", command)
     codes.append(_run((_script(command[0]), *command[1:]), {} if pytest_arguments else ONE_THREAD_EACH))
     return next((code for code in codes if code != 0), 0)
+
+
+def run_vllm_tests(pytest_arguments: Sequence[str]) -> int:
+    """tests/vllm against the real vLLM on a CPU, in an environment of its own. Raises EnvironmentNotMade."""
+    python = vllm_environment.ensure()
+    where = (str(VLLM_TESTS), "--confcutdir", str(VLLM_TESTS), "--timeout", "1800")
+    command = ("pytest", *where, *pytest_arguments)
+    _announce("tests with vLLM", command)
+    return _run((str(python), "-m", *command))
 
 
 def run_bench(name: str, arguments: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cli.errors import RequestFailed, ServerUnreachable
+from core.taught import Bill, Prompts, Window
 
 TIMEOUT_S = 60.0
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
@@ -103,6 +104,13 @@ class DiagnosticsView(FromServer):
     learning: list[LearningFindingView] = []
 
 
+class LearningView(FromServer):
+    prompts: Prompts
+    windows: list[Window]
+    bill: Bill | None = None
+    usd_without_gradient: float | None = None
+
+
 class EventView(FromServer):
     seq: int
     created_at: int
@@ -178,6 +186,9 @@ class Client:
 
     def diagnose(self, job_id: str) -> DiagnosticsView:
         return DiagnosticsView.model_validate(self._send("GET", _job(job_id, "/diagnostics")).json())
+
+    def learning(self, job_id: str) -> LearningView:
+        return LearningView.model_validate(self._send("GET", _job(job_id, "/learning")).json())
 
     def events(self, job_id: str, *, after_seq: int = 0) -> list[EventView]:
         """All events behind `after_seq`, oldest first."""

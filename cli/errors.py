@@ -19,6 +19,16 @@ class LocalPartMissing(ServiceError):
     default_fix = "Install the local stack: pip install 'podium[local]'"
 
 
+class EnvironmentNotMade(ServiceError):
+    """An environment for tests could not be installed; pip has said why."""
+
+    code = "environment_not_made"
+    default_fix = (
+        "Read pip's words above. If it finds no torch with `+cpu`, let it know an index that has PyTorch's CPU builds "
+        "(PIP_EXTRA_INDEX_URL). The tests without --vllm need none of it."
+    )
+
+
 class NoSystemAccount(ServiceError):
     """Postgres refuses to run as root, and no other account could be made for it."""
 

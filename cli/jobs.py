@@ -13,6 +13,7 @@ from cli.client import Client
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
 from cli.diagnosis import after_pause, diagnosis_lines
 from cli.errors import NoConnection
+from cli.learning import learning_lines, window_rows
 from cli.terminal import say, say_table
 
 app = typer.Typer(no_args_is_help=True, help="Read, pause, resume, cancel and diagnose jobs of a running server.")
@@ -70,6 +71,16 @@ def diagnose_job(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, da
     with connect(url, api_key, data) as client:
         for line in diagnosis_lines(client.diagnose(job)):
             say(line)
+
+
+@app.command("learning")
+def learning(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER) -> None:
+    """Which prompts could teach, over time, and what was paid for those that could not."""
+    with connect(url, api_key, data) as client:
+        report = client.learning(job)
+    say_table(("steps", "mixed", "all right", "all wrong", "prompts", "of them mixed"), *window_rows(report))
+    for line in learning_lines(report):
+        say(line)
 
 
 @app.command("events")

@@ -75,9 +75,10 @@ def demo_command(
 def check_command(
     context: typer.Context,
     fast: Annotated[bool, typer.Option("--fast", help="Only pytest.")] = False,
+    vllm: Annotated[bool, typer.Option("--vllm", help="Only tests/vllm, with the real vLLM in .venv-vllm.")] = False,
 ) -> None:
     """Lint, format, types, import contracts, then pytest with the arguments given."""
-    raise typer.Exit(checks.run_tests(context.args, fast=fast))
+    raise typer.Exit(checks.run_vllm_tests(context.args) if vllm else checks.run_tests(context.args, fast=fast))
 
 
 @app.command("bench", context_settings=PASS_THROUGH)

@@ -1,4 +1,8 @@
-"""What a running job is doing at this moment: written on its row with each renewal of the lease, shown by the API."""
+"""What a running job is doing at this moment: written on its row with each renewal of the lease, shown by the API.
+
+A worker says how long something has lasted, and the database since when: whoever compares that with another time of the
+ledger compares one clock with itself.
+"""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -8,8 +12,8 @@ class Activity(BaseModel):
     phase: str
     """A phase of the trainer (`generation`, `reward`, ...), or what its supervisor does before and after it:
     `fetching_inputs`, `starting_trainer`, `uploading`, `publishing`."""
-    since: float
-    """Unix seconds, the worker's clock."""
+    for_s: float
+    """How long that had lasted when it was said."""
     step: int | None = None
     """The optimizer step that is being made."""
     longest_s: float | None = None
@@ -18,3 +22,10 @@ class Activity(BaseModel):
     """After this long the watchdog ends the trainer and says why; null where nobody watches."""
     waiting_for: str | None = None
     """The part that does not answer: `ledger` or `store`."""
+
+
+class DatedActivity(Activity):
+    """As it stands on the job's row."""
+
+    since: float
+    """Unix seconds, the database's clock."""

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from core.taught import Taught
+
 SCHEMA_VERSION: Final = 1
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -205,14 +207,20 @@ class Diagnostics(Frozen):
     steps_without_gradient: int
     truncated_share: float | None
     ungraded_rollouts: int
+    left_out_rollouts: int = 0
+    """Rollouts that dynamic sampling generated and graded, and did not train on."""
     ended_early: str | None = None
     """By which rule of the job training ended before its last step; null: it did not."""
     findings: tuple[FindingFacts, ...] = ()
     """Why it did not learn, or what went wrong while it did; the gravest first."""
+    taught: Taught | None = None
+    """Which prompts could teach, and the share of the bill that bought no gradient; null in older documents."""
 
 
 class Tokens(Frozen):
     generated: int
+    left_out: int = 0
+    """Of those generated: in rollouts that dynamic sampling did not train on."""
     trained: int
 
 

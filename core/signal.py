@@ -3,6 +3,16 @@
 import math
 import struct
 from collections.abc import Sequence
+from enum import StrEnum
+
+
+class GroupOutcome(StrEnum):
+    MIXED = "mixed"
+    """Its rewards differ: the only kind that teaches."""
+    ALL_RIGHT = "all_right"
+    """All rewards are the same, and enough to pass the task."""
+    ALL_WRONG = "all_wrong"
+    UNGRADED = "ungraded"
 
 
 def is_silent(rewards: Sequence[float]) -> bool:
@@ -13,6 +23,15 @@ def is_silent(rewards: Sequence[float]) -> bool:
     without any.
     """
     return len({single_precision(reward) for reward in rewards}) <= 1
+
+
+def outcome_of(rewards: Sequence[float], pass_threshold: float) -> GroupOutcome:
+    """Of the rewards of a group, ungraded completions left out."""
+    if not rewards:
+        return GroupOutcome.UNGRADED
+    if not is_silent(rewards):
+        return GroupOutcome.MIXED
+    return GroupOutcome.ALL_RIGHT if rewards[0] >= pass_threshold else GroupOutcome.ALL_WRONG
 
 
 def single_precision(reward: float) -> float:

@@ -40,6 +40,23 @@ class LossType(StrEnum):
     VESPO = "vespo"
 
 
+class DynamicSampling(Frozen):
+    """Silent groups give way to groups of further prompts, within a bound (DAPO). Changes the objective:
+    docs/trainer.md."""
+
+    max_extra_batches: int = Field(2, ge=1, le=16)
+    """Rounds of further generation in a step, of as many groups as are silent still: `prompts_per_step` at most."""
+
+
+class PromptSampling(Frozen):
+    """Prompts whose groups still disagree come more often. Changes the objective: docs/trainer.md."""
+
+    floor: float = Field(0.1, gt=0, le=1)
+    """Weight of a prompt that is sure to teach nothing, where one that is sure to teach something has 1."""
+    window: int = Field(4, ge=1, le=64)
+    """Newest groups of a prompt that its weight is taken from."""
+
+
 class Hyperparameters(Frozen):
     num_generations: int = Field(8, ge=2, le=64)
     """Completions per prompt: the group. One alone has nothing to be compared with."""
@@ -79,8 +96,16 @@ class Hyperparameters(Frozen):
     audit_every: int | None = Field(None, ge=0)
     """Optimizer steps between comparisons of the fast path's gradient with TRL's (`fast/grad_relative_error`); each
     costs the passes of two more steps. Unset or 0: never."""
+    dynamic_sampling: DynamicSampling | None = None
+    """Unset: a step is trained on the groups that it was first generated for, silent or not."""
+    prompt_sampling: PromptSampling | None = None
+    """Unset: every prompt once an epoch, in an order drawn by the seed."""
     use_vllm: bool = False
-    """Generate with a colocated vLLM engine; needs the `vllm` extra in the trainer's environment."""
+    """Generate with a colocated vLLM engine; needs the `vllm` extra in the trainer's environment (docs/vllm.md)."""
+    vllm_native_adapter: bool = True
+    """Serve a LoRA adapter beside vLLM's base where that is possible; off, it is merged into a copy of the weights."""
+    vllm_memory_share: float | None = Field(None, gt=0, lt=1)
+    """Of the GPU's memory, for vLLM. Unset lets the trainer plan it."""
 
     @property
     def rollouts_per_step(self) -> int:

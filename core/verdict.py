@@ -13,7 +13,7 @@ from statistics import NormalDist, fmean, quantiles
 from typing import Literal
 
 from core.results import Answer, Decoding, Evaluation, EvaluationScore, Score, TaskResult, Verdict
-from core.split import FEWEST_SIGNIFICANT
+from core.split import FEWEST_SIGNIFICANT, FEWEST_TASKS
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
@@ -173,7 +173,9 @@ def _not_comparable(baseline: Evaluation, final: Evaluation, pairs: Sequence[obj
         return "Not comparable: the baseline and the final evaluation did not answer the same tasks."
     if baseline.pass_threshold != final.pass_threshold:
         return "Not comparable: the pass threshold changed between the two evaluations."
-    if len(pairs) < max(2, FEW_GRADED_SHARE * len(tasks[0])):
+    if len(tasks[0]) < FEWEST_TASKS:
+        return f"Not comparable: fewer than {FEWEST_TASKS} held-out tasks; use at least {FEWEST_SIGNIFICANT}."
+    if len(pairs) < FEW_GRADED_SHARE * len(tasks[0]):
         return f"Not comparable: only {len(pairs)} of {len(tasks[0])} tasks could be graded both times."
     return None
 

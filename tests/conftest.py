@@ -5,6 +5,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as property_settings
 from sqlalchemy import make_url
 
 from core.db import migrate
@@ -17,6 +19,13 @@ from tests.servers.small_disk import small_disk
 from tests.servers.valkey import valkey_url
 
 __all__ = ["postgres_url", "s3_server", "s3_settings", "small_disk", "valkey_url"]
+
+collect_ignore = ["vllm"]
+"""`podium test --vllm`: they need an environment of their own."""
+
+# A machine that has something else to do proves no property wrong.
+property_settings.register_profile("podium", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_settings.load_profile("podium")
 
 _EMPTY_EVERY_TABLE = "; ".join(f"DELETE FROM {table}" for table in reversed(Base.metadata.sorted_tables))
 """Several times faster than TRUNCATE on tables this small, and ten times faster than a database for each test."""

@@ -42,14 +42,21 @@ class ResumeAudit:
         }
 
     def sentence(self, spec: JobSpec) -> str:
+        """What was found; and with vLLM, whatever that is, what cannot be promised."""
+        if spec.hyperparameters.use_vllm:
+            return f"Resume audit: {self._finding()} {_WITH_VLLM}"
+        return f"Resume audit: {self._finding()}" + (f" {_ON_ONE_DEVICE}" if self.differences else "")
+
+    def _finding(self) -> str:
         if not self.compared:
-            return "Resume audit: no recorded step is done again, so there is nothing to compare."
-        steps = f"{len(self.compared)} step{'s' if len(self.compared) > 1 else ''}"
+            return "no recorded step is done again, so there is nothing to compare."
+        steps = f"{len(self.compared)} step{'s' if len(self.compared) > 1 else ''} done again"
         if not self.differences:
-            return f"Resume audit: {steps} done again, every number equal to the last bit."
-        reason = (
-            "vLLM schedules requests as they come, so equal bits are not promised with it."
-            if spec.hyperparameters.use_vllm
-            else "A GPU may sum in another order; on a CPU of the same kind this should not be."
-        )
-        return f"Resume audit: {len(self.differences)} of {steps} done again came out differently. {reason}"
+            return f"{steps}, every number equal to the last bit."
+        return f"{len(self.differences)} of {steps} came out differently."
+
+
+_WITH_VLLM = (
+    "With vLLM equal bits cannot be promised, because it batches requests as they come, and sums depend on the batch."
+)
+_ON_ONE_DEVICE = "A GPU may sum in another order; on a CPU of the same kind this should not be."

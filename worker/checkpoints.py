@@ -7,11 +7,13 @@ and falls back to the newest checkpoint that is whole.
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
+from sqlalchemy.orm import Session
 
 from core import keys
 from core.db import checkpoints as committed
@@ -29,7 +31,7 @@ from core.storage.store import (
     StoreUnavailable,
     digest_of,
 )
-from worker.run_directory import CheckpointSaved
+from worker.run_directory import CheckpointSaved, CheckpointScored
 
 log = structlog.get_logger()
 
@@ -37,14 +39,27 @@ RETRYABLE = (StoreUnavailable, StoreMisconfigured, DigestMismatch, *LEDGER_AWAY)
 """Failures of `commit` that a later try may not meet: even a wrong permission is mended while a run goes on."""
 
 
-def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, saved: CheckpointSaved) -> None:
-    """Make a saved checkpoint durable. May be repeated after a failure; raises `LeaseLost` when fenced."""
+def commit(
+    sessions: Sessions,
+    store: ObjectStore,
+    lease: Lease,
+    folder: Path,
+    saved: CheckpointSaved,
+    scored: Callable[[], CheckpointScored | None] = lambda: None,
+) -> float:
+    """Make a saved checkpoint durable; the seconds that its way into the store took. May be repeated after a failure;
+    raises `LeaseLost` when fenced.
+
+    `scored` is asked while the job is held: an evaluation of it may have ended during the upload.
+    """
     prefix = keys.checkpoint(lease.job_id, saved.step, lease.attempt)
     failpoint("checkpoint.begin")
+    began = time.monotonic()
     files = put_folder(store, folder, prefix)
     failpoint("checkpoint.files_put")
     manifest = json.dumps({"job_id": lease.job_id, "step": saved.step, "attempt": lease.attempt, "files": files})
     digest = store.put_bytes(keys.manifest(prefix), manifest.encode(), content_type="application/json")
+    upload_s = round(time.monotonic() - began, 3)
     failpoint("checkpoint.manifest_put")
     with sessions.begin() as session:
         leases.hold(session, lease)
@@ -58,14 +73,25 @@ def commit(sessions: Sessions, store: ObjectStore, lease: Lease, folder: Path, s
             metrics=saved.metrics,
             is_best=saved.is_best,
         )
+        score = scored()
+        if score is not None:
+            add_score(session, lease, score)
         if added:
-            data = {"step": saved.step, "size_bytes": sum(file["size_bytes"] for file in files), "best": saved.is_best}
+            is_best = saved.is_best or (score is not None and score.is_best)
+            size_bytes = sum(file["size_bytes"] for file in files)
+            data = {"step": saved.step, "size_bytes": size_bytes, "upload_s": upload_s, "best": is_best}
             message = f"Step {saved.step} is durable."
             events.add(session, lease.job_id, code="checkpoint", message=message, data=data)
         failpoint("checkpoint.row_written")
     failpoint("checkpoint.committed")
     log.info("checkpoint_committed", step=saved.step)
     _retire_superseded(sessions, store, lease)
+    return upload_s
+
+
+def add_score(session: Session, lease: Lease, scored: CheckpointScored) -> None:
+    """Onto the row, if the checkpoint has one already. While the job is held."""
+    committed.add_score(session, lease, step=scored.step, metrics=scored.metrics, is_best=scored.is_best)
 
 
 def put_folder(store: ObjectStore, folder: Path, prefix: str) -> list[dict[str, Any]]:

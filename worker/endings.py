@@ -18,11 +18,14 @@ from core.signal_report import SignalReport
 from core.status import JobKind, JobStatus, StatusReason
 from core.storage.store import ObjectStore, StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
 from worker import publisher
+from worker.files import tail
 from worker.inputs import ModelGone
-from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary, tail
+from worker.run_directory import FailureDetail, RunDirectory, RunUnreadable, Summary
 
 log = structlog.get_logger()
 
+OUTAGES = frozenset({StatusReason.STORE_FAILED, StatusReason.HUB_FAILED})
+"""What is away takes nothing from a job but time, where another try can help."""
 NO_ROOM_BYTES = 1024 * 1024
 """With less than this free, a trainer could not even say that the disk is full."""
 
@@ -59,7 +62,7 @@ class Ending:
                 message=error.message,
                 fix=error.fix,
                 retryable=error.retryable,
-                pauses=isinstance(error, StoreError) and not error.retryable,
+                pauses=isinstance(error, ModelGone) or (isinstance(error, StoreError) and not error.retryable),
             )
         )
 
@@ -195,13 +198,14 @@ def _record_failed(sessions: Sessions, lease: Lease, failure: FailureDetail, set
     with sessions.begin() as session:
         leases.hold(session, lease)
         job = session.get_one(Job, lease.job_id, populate_existing=True)
-        if failure.pauses and lease.kind is JobKind.GRPO:
+        is_outage = failure.reason in OUTAGES and failure.retryable
+        failures = job.failures + (not is_outage)
+        is_tried_again = is_outage or (failure.retryable and failures < settings.max_failures)
+        if failure.pauses and not is_tried_again and lease.kind is JobKind.GRPO:
             message = f"Paused: {failure.message} {jobs.what_is_safe(job)} {failure.fix or ''}".rstrip()
             leases.pause(session, lease, reason=failure.reason, message=message, data=jobs.safety(job))
             return
-        is_outage = failure.reason is StatusReason.STORE_FAILED and failure.retryable
-        failures = job.failures + (not is_outage)
-        if is_outage or (failure.retryable and failures < settings.max_failures):
+        if is_tried_again:
             count = "No failure of the job" if is_outage else f"Failure {failures} of {settings.max_failures}"
             message = f"{count}: {failure.message}"
             leases.release(session, lease, reason=failure.reason, message=message, failures=failures)

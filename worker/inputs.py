@@ -3,11 +3,13 @@
 import hashlib
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import structlog
 
 from core import keys
+from core.db import checkpoints as committed
 from core.db import events, jobs, leases, progress, rewards, signal_probes
 from core.db.leases import Lease
 from core.db.models import Job
@@ -26,10 +28,14 @@ log = structlog.get_logger()
 
 
 class ModelGone(NotFound):
-    """A job names a local model that this worker's operator has not registered."""
+    """A job names a local model that this worker does not have. Another one may; or its operator puts it there."""
 
     code = "model_not_registered"
-    default_fix = "Add the model to PODIUM_MODELS on this worker, as on the API."
+    retryable = True
+    default_fix = (
+        "Put the model's folder on the workers, and add it to PODIUM_MODELS there, as on the API; resume the job if it "
+        "is paused then."
+    )
 
 
 class CheckpointGone(NotFound):
@@ -50,8 +56,8 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
     if lease.spec.held_out is not None:
         _fetch_data(store, lease.spec.held_out, run.held_out_file)
     _write_rewards(sessions, lease, run)
-    _write_baseline(sessions, lease, run)
     step = checkpoints.restore_newest(sessions, store, lease, run.resume)
+    _write_evaluations(sessions, lease, run, step)
     if lease.spec.start_from is not None and (step is None or lease.spec.adapter.method is AdapterMethod.FULL):
         _fetch_start(store, lease.spec.start_from, run.start)
     if lease.attempt > 1:
@@ -68,6 +74,7 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
             mean_time_between_preemptions_s=settings.mean_time_between_preemptions_s,
         )
     )
+    _write_upload(sessions, lease, run)
 
 
 def _remove_up_to(own: Path) -> None:
@@ -123,12 +130,15 @@ def _reward_source(sessions: Sessions, lease: Lease, term: RewardTerm) -> str:
     return source
 
 
-def _write_baseline(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
-    """The baseline is graded once per job: an attempt that finds one keeps it."""
+def _write_evaluations(sessions: Sessions, lease: Lease, run: RunDirectory, step: int | None) -> None:
+    """What an earlier attempt has graded is kept: the baseline, and the evaluation of the policy to go on from."""
     with sessions.begin() as session:
-        record = progress.evaluation(session, lease.job_id, "baseline")
-    if record is not None:
-        run.write_evaluation("baseline", Evaluation.model_validate(record.evaluation))
+        records = [progress.evaluation(session, lease.job_id, "baseline")]
+        if step is not None and (checkpoint := committed.at_step(session, lease.job_id, step)) is not None:
+            records.append(progress.evaluation_of(session, checkpoint))
+    for record in records:
+        if record is not None:
+            run.write_evaluation(record.name, Evaluation.model_validate(record.evaluation))
 
 
 def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
@@ -141,6 +151,14 @@ def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
         message = f"{begin}; {redone} steps are done again."
         code, data = "restarted" if step is None else "resumed", {"step": step, "redone_steps": redone}
         events.add(session, lease.job_id, code=code, message=message, data=data)
+
+
+def _write_upload(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
+    """What the newest checkpoint took, until this attempt knows better."""
+    with sessions() as session:
+        event = events.newest(session, lease.job_id, code="checkpoint")
+    if event is not None and (seconds := event.data.get("upload_s")) is not None:
+        run.write_upload_s(seconds)
 
 
 def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:
@@ -156,5 +174,8 @@ def _model_path(lease: Lease, settings: Settings) -> Path | None:
         return None
     path = settings.models.get(model.name)
     if path is None:
-        raise ModelGone(f"No model {model.name!r} is registered on this worker.", param="model")
+        raise ModelGone(f"No model {model.name!r} is registered on worker {socket.gethostname()}.", param="model")
+    if not path.is_dir():
+        message = f"The folder of model {model.name!r} is not on worker {socket.gethostname()}."
+        raise ModelGone(message, param="model")
     return path.resolve()

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from core import keys
-from core.db import grading_tasks, idempotency, orphans, reward_probes
+from core.db import checkpoints, grading_tasks, idempotency, orphans, reward_probes
 from core.db.session import Sessions
 from core.failpoints import failpoint
 from core.keys import CheckpointPlace, ExportPlace, Place
@@ -34,6 +34,8 @@ class Collected:
     """How many of each were removed."""
 
     checkpoints: int = 0
+    given_up: int = 0
+    """Checkpoints of jobs that are over, which only a branch had needed: their objects go with the next of these."""
     publications: int = 0
     """Attempts and exports that uploaded artifacts, and never showed them."""
     files: int = 0
@@ -64,8 +66,10 @@ def collect(sessions: Sessions, store: ObjectStore, settings: Settings) -> Colle
             keys_forgotten = idempotency.forget(session, older_than_s=IDEMPOTENCY_KEPT_S)
             reward_probes.forget_failed(session, older_than_s=GRADING_TASKS_KEPT_S)
             tasks_forgotten = grading_tasks.forget(session, older_than_s=GRADING_TASKS_KEPT_S)
+        with sessions.begin() as session:
+            given_up = checkpoints.collect_of_ended_parents(session)
         removed = _Round(sessions, store, settings.gc_min_age_s).run()
-        collected = replace(removed, idempotency_keys=keys_forgotten, grading_tasks=tasks_forgotten)
+        collected = replace(removed, given_up=given_up, idempotency_keys=keys_forgotten, grading_tasks=tasks_forgotten)
     log.info("collected", **asdict(collected))
     return collected
 

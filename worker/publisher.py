@@ -127,6 +127,7 @@ def _gather(
             held_seconds=progress.held_seconds(session, lease.job_id),
             redone_steps=progress.redone_steps(session, lease.job_id),
             findings=learning_findings(learning.run_numbers(session, lease.job_id, lease.spec)),
+            taught=learning.taught(session, lease.job_id),
         )
 
 

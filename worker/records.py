@@ -1,7 +1,9 @@
-"""Which rollouts of a step are kept on record: all where they fit, else those that say most."""
+"""What of a step's rollouts is kept: all where they fit, else those that say most; and how each group came out."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
+from core.signal import GroupOutcome, outcome_of
 from worker.run_directory import Rollout
 
 
@@ -18,6 +20,18 @@ def on_record(rollouts: Sequence[Rollout], *, group_size: int, most: int) -> lis
         if len(wanted) <= most:
             kept = wanted
     return [rollout for rollout in rollouts if rollout.index in kept]
+
+
+def rows_by_outcome(
+    rollouts: Sequence[Rollout], *, group_size: int, pass_threshold: float
+) -> Mapping[GroupOutcome, list[int]]:
+    """Lines of the training file: of every group, whatever is kept of its rollouts."""
+    rows: defaultdict[GroupOutcome, list[int]] = defaultdict(list)
+    for start in range(0, len(rollouts), group_size):
+        group = rollouts[start : start + group_size]
+        rewards = [rollout.reward for rollout in group if rollout.reward is not None]
+        rows[outcome_of(rewards, pass_threshold)].append(group[0].row)
+    return rows
 
 
 def _has_error(rollout: Rollout) -> bool:

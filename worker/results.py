@@ -27,6 +27,7 @@ from core.results import (
     Tokens,
 )
 from core.spec import JobSpec
+from core.taught import Taught
 from worker.run_directory import Summary
 
 NEARLY_SILENT = 0.9
@@ -45,6 +46,7 @@ class LedgerFacts:
     redone_steps: int
     findings: Sequence[LearningFinding] = ()
     """What rules say of the run's own numbers, the gravest first."""
+    taught: Taught | None = None
 
 
 def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: float) -> JobResults:
@@ -67,16 +69,11 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
             seed=spec.seed,
             why=_why(facts.findings, summary.silent_share),
         ),
-        diagnostics=Diagnostics(
-            silent_share=summary.silent_share,
-            steps_without_gradient=summary.steps_without_gradient,
-            truncated_share=summary.truncated_share,
-            ungraded_rollouts=summary.ungraded_rollouts,
-            ended_early=summary.ended_early,
-            findings=tuple(_finding(finding) for finding in facts.findings),
-        ),
+        diagnostics=_diagnostics(summary, facts),
         time=summary.phases,
-        tokens=Tokens(generated=summary.generated_tokens, trained=summary.trained_tokens),
+        tokens=Tokens(
+            generated=summary.generated_tokens, left_out=summary.left_out_tokens, trained=summary.trained_tokens
+        ),
         cost=Cost(
             gpu_seconds=round(facts.held_seconds, 3),
             usd_per_hour=usd_per_hour,
@@ -87,6 +84,19 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
         preemptions=facts.job.preemptions,
         environment=summary.environment,
         artifacts=tuple(facts.artifacts),
+    )
+
+
+def _diagnostics(summary: Summary, facts: LedgerFacts) -> Diagnostics:
+    return Diagnostics(
+        silent_share=summary.silent_share,
+        steps_without_gradient=summary.steps_without_gradient,
+        truncated_share=summary.truncated_share,
+        ungraded_rollouts=summary.ungraded_rollouts,
+        left_out_rollouts=summary.left_out_rollouts,
+        ended_early=summary.ended_early,
+        findings=tuple(_finding(finding) for finding in facts.findings),
+        taught=facts.taught,
     )
 
 

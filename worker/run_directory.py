@@ -5,6 +5,8 @@
     resume/                    in   the checkpoint to go on from, if any
     start/                     in   the weights of another job's checkpoint to begin with, if any
     evaluations/baseline.json  in   the baseline of an earlier attempt, if any: reused, never graded again
+    evaluations/step-N.json    in   likewise the evaluation of the checkpoint in resume/
+    upload.json                in   the longest of the last uploads of a checkpoint (seconds), replaced as it is learned
     pulse.json                 out  what the trainer does at this moment (`Pulse`), replaced at each change
     journal.jsonl              out  what happened, one entry a line, in order (`JournalEntry`)
     checkpoints/step-N/        out  appear whole, by rename
@@ -16,9 +18,7 @@
 The trainer knows nothing else of the world: no database, queue or bucket.
 """
 
-import ctypes
 import json
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -33,9 +33,12 @@ from core.results import Environment, Evaluation, PhaseSeconds
 from core.signal_report import ProbeSize, SignalReport
 from core.spec import JobSpec
 from core.status import Stage, StatusReason
+from worker.files import punch_hole, write_atomically
 
 STOPPED_EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the trainer stopped because it was told to; what is not saved is done again."""
+LAST_UPLOAD_S = 5.0
+"""What a machine that goes away still grants to the last checkpoint's upload, once the trainer has ended."""
 STACKS_SIGNAL = signal.SIGUSR1
 """A trainer answers it with the stacks of all its threads, in its log."""
 FAILED_EXIT_CODE = 70
@@ -118,6 +121,15 @@ class CheckpointSaved(Entry):
     """Whether it belongs to the best held-out evaluation so far."""
 
 
+class CheckpointScored(Entry):
+    """A checkpoint that was saved before the evaluation of its policy: what that has found."""
+
+    kind: Literal["checkpoint_scored"] = "checkpoint_scored"
+    step: int
+    metrics: dict[str, float | None]
+    is_best: bool
+
+
 class Notice(Entry):
     """Something a person should read in the job's event log."""
 
@@ -129,7 +141,7 @@ class Notice(Entry):
 
 
 JournalEntry = Annotated[
-    StageStarted | StepDone | RolloutsDone | EvaluationDone | CheckpointSaved | Notice,
+    StageStarted | StepDone | RolloutsDone | EvaluationDone | CheckpointSaved | CheckpointScored | Notice,
     Field(discriminator="kind"),
 ]
 _ENTRY: TypeAdapter[JournalEntry] = TypeAdapter(JournalEntry)
@@ -176,7 +188,7 @@ class FailureDetail(BaseModel):
     """Whether another attempt could go better: a full GPU yes, a reward that cannot be loaded no."""
     pauses: bool = False
     """Whether somebody can mend it, and the run can then go on from its newest checkpoint: a full disk, a reward that
-    began to fail. The job waits as paused instead of ending."""
+    began to fail. The job waits as paused instead of ending; one that is retryable, too, once its tries are used up."""
 
 
 class Summary(BaseModel):
@@ -203,6 +215,10 @@ class Summary(BaseModel):
     truncated_share: float | None
     ungraded_rollouts: int
     """Rollouts that no reward could be given for: left out, never scored 0."""
+    left_out_rollouts: int = 0
+    """Rollouts that dynamic sampling generated and graded, and did not train on."""
+    left_out_tokens: int = 0
+    """Their part of `generated_tokens`."""
     resolved_parameters: dict[str, Any]
     """TRL's and PEFT's own numbers, as derived from the spec."""
 
@@ -263,6 +279,10 @@ class RunDirectory:
         return self.path / "journal.jsonl"
 
     @property
+    def upload(self) -> Path:
+        return self.path / "upload.json"
+
+    @property
     def adapter(self) -> Path:
         return self.path / "adapter"
 
@@ -274,7 +294,11 @@ class RunDirectory:
         return self.path / "rewards" / f"{name}.py"
 
     def checkpoint(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step-{step}"
+        return self.checkpoints / f"step-{step}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
     def evaluation(self, name: str) -> Path:
         return self.path / "evaluations" / f"{name}.json"
@@ -317,12 +341,15 @@ class RunDirectory:
                 yield _parse(_ENTRY, line, self.journal), offset
 
     def release_journal(self, offset: int) -> None:
-        """Give the disk back what stands before byte `offset`: a run of days would fill it with rollouts.
+        """Give the disk back what stands before byte `offset`: a run of days would fill it with rollouts."""
+        punch_hole(self.journal, offset)
 
-        The bytes become a hole, offsets stay (fallocate(2)). A file system that has no holes keeps them.
-        """
-        with self.journal.open("r+b") as file:
-            _libc.fallocate(file.fileno(), _PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(offset))
+    def write_upload_s(self, longest_s: float) -> None:
+        write_atomically(self.upload, json.dumps(longest_s))
+
+    def read_upload_s(self) -> float | None:
+        """None before the first."""
+        return _read(self.upload, _SECONDS) if self.upload.exists() else None
 
     def write_pulse(self, pulse: Pulse) -> None:
         """Not synced: it speaks of this moment only."""
@@ -346,45 +373,18 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove what is heavy once the run is over; plan, log and outcome stay for whoever asks why."""
-        self.journal.unlink(missing_ok=True)
+        for file in (self.journal, self.upload):
+            file.unlink(missing_ok=True)
         for folder in self.path.glob("*/"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-_libc = ctypes.CDLL(None)
-_PUNCH_HOLE = 0x01 | 0x02
-"""FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 _T = TypeVar("_T")
 _PLAN = TypeAdapter(RunPlan)
 _OUTCOME = TypeAdapter(Outcome)
 _EVALUATION = TypeAdapter(Evaluation)
 _PULSE = TypeAdapter(Pulse)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside the target, sync, rename: a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
-
-
-def tail(path: Path, *, lines: int = 20, max_bytes: int = 16_384) -> str:
-    """The last `lines` of a log, for an error message."""
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - max_bytes))
-        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
-
-
-def json_number(value: float) -> float | None:
-    """A number as JSON can hold it: null for NaN and the infinities."""
-    return value if json.dumps(value) not in {"NaN", "Infinity", "-Infinity"} else None
+_SECONDS = TypeAdapter(float)
 
 
 def _read(path: Path, adapter: TypeAdapter[_T]) -> _T:

@@ -6,6 +6,7 @@ the row last, so that a slow store delays neither the numbers nor the training.
 
 import contextvars
 import shutil
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -20,9 +21,11 @@ from core.failpoints import failpoint
 from core.storage.store import ObjectStore, StoreError
 from worker import checkpoints
 from worker.audit import ResumeAudit
-from worker.records import on_record
+from worker.learning_watch import LearningWatch
+from worker.records import on_record, rows_by_outcome
 from worker.run_directory import (
     CheckpointSaved,
+    CheckpointScored,
     EvaluationDone,
     JournalEntry,
     Notice,
@@ -35,6 +38,7 @@ from worker.run_directory import (
 log = structlog.get_logger()
 
 ENTRIES_PER_TRANSACTION = 50
+REMEMBERED_UPLOADS = 5
 RELEASE_BYTES = 8 * 1024 * 1024
 """The disk gets back what was shipped of the journal in pieces of this size."""
 
@@ -49,12 +53,17 @@ class Shipper:
         self._run = run
         self._offset = 0
         self._released = 0
+        self._learning = LearningWatch(sessions, lease)
+        self._has_new_steps = False
         self._audit = ResumeAudit()
         self._audit_ends_at: int | None = None
         """The last step that an earlier attempt reported, or this one's first."""
         self._waiting: list[CheckpointSaved] = []
+        self._scores: dict[int, CheckpointScored] = {}
+        """By step, for checkpoints that are not committed yet. Entered while the job is held, as commits are made."""
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
-        self._upload: Future[None] | None = None
+        self._upload: Future[float] | None = None
+        self._uploads_s: deque[float] = deque(maxlen=REMEMBERED_UPLOADS)
         self.store_is_away = False
         """Whether the newest upload failed of the store."""
 
@@ -66,6 +75,9 @@ class Shipper:
         try:
             while self._ship_batch():
                 pass
+            if self._has_new_steps:
+                self._learning.look()
+                self._has_new_steps = False
         except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
         self._start_upload()
@@ -116,12 +128,16 @@ class Shipper:
             case StepDone():
                 self._audit_step(session, entry)
                 progress.add_step(session, self._lease, entry.step, entry.metrics)
+                self._has_new_steps = True
             case RolloutsDone():
                 self._write_rollouts(session, entry)
             case EvaluationDone():
                 self._write_evaluation(session, entry)
             case Notice():
                 self._add_event(session, entry.code, entry.message, level=entry.level, data=entry.data)
+            case CheckpointScored():
+                self._scores[entry.step] = entry
+                checkpoints.add_score(session, self._lease, entry)
             case CheckpointSaved():
                 log.debug("checkpoint_waits_for_upload", step=entry.step)
 
@@ -132,6 +148,8 @@ class Shipper:
         rollouts = [rollout.model_dump(mode="json") for rollout in kept]
         progress.add_rollouts(session, self._lease, entry.step, rollouts)
         progress.drop_rollouts(session, self._lease, up_to_step=entry.step - spec.record.steps)
+        rows = rows_by_outcome(entry.rollouts, group_size=size, pass_threshold=spec.pass_threshold)
+        progress.add_groups(session, self._lease, entry.step, rows)
 
     def _audit_step(self, session: Session, entry: StepDone) -> None:
         """Compare a step that an earlier attempt did too, and tell the result after the last of them."""
@@ -178,23 +196,30 @@ class Shipper:
             if not self._upload.done():
                 return
             self._finish_upload(self._upload)
-        best = max((entry.step for entry in self._waiting if entry.is_best), default=None)
+        best = max((entry.step for entry in self._waiting if self._is_best(entry)), default=None)
         for skipped in [entry for entry in self._waiting[:-1] if entry.step != best]:
             self._waiting.remove(skipped)
             shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
         if self._waiting:
             entry = self._waiting[0]
             folder = self._run.checkpoint(entry.step)
-            commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry)
+            scored = partial(self._scores.get, entry.step)
+            commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry, scored)
             self._upload = self._uploads.submit(contextvars.copy_context().run, commit)
 
-    def _finish_upload(self, upload: Future[None]) -> None:
+    def _is_best(self, saved: CheckpointSaved) -> bool:
+        score = self._scores.get(saved.step)
+        return saved.is_best or (score is not None and score.is_best)
+
+    def _finish_upload(self, upload: Future[float]) -> None:
         self._upload = None
         error = upload.exception()
         self.store_is_away = isinstance(error, StoreError)
         if error is None:
             done = self._waiting.pop(0)
             shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)
+            self._uploads_s.append(upload.result())
+            self._run.write_upload_s(max(self._uploads_s))
         elif isinstance(error, checkpoints.RETRYABLE):
             log.warning("checkpoint_not_uploaded", error=str(error))
         else:

@@ -34,9 +34,10 @@ from core.storage.connect import open_store
 from core.storage.store import ObjectStore, StoreFull, StoreUnavailable
 from worker import inputs, leftovers, preemption, stop_signals
 from worker.endings import Ending, EndingKind, Wished, name_ending, record
+from worker.files import tail
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
-from worker.run_directory import RunDirectory, RunUnreadable, tail
+from worker.run_directory import LAST_UPLOAD_S, RunDirectory, RunUnreadable
 from worker.shipper import Shipper
 from worker.trainer_process import TrainerProcess
 from worker.watchdog import Hang, Watchdog
@@ -45,8 +46,6 @@ log = structlog.get_logger()
 
 PATIENCE_S = 900.0
 """How long an attempt waits for a store that is away. For the ledger it waits as long as its lease stands."""
-LAST_UPLOAD_S = 5.0
-"""What a machine that goes away still grants to the last checkpoint's upload, once the trainer has ended."""
 FENCED_EXIT_S = 5.0
 """After this long a fenced supervisor that hangs in a call (a silent server) ends by force."""
 FENCED_EXIT_CODE = 76
@@ -108,7 +107,7 @@ class Doing:
     """What the supervisor itself is at; while the trainer runs, that one's pulse says more."""
 
     phase: str
-    since: float = field(default_factory=time.time)
+    since: float = field(default_factory=time.monotonic)
     waiting_for: str | None = None
 
 
@@ -274,14 +273,14 @@ class Attempt:
         """Asked by the heartbeat's thread: what the row says of this run."""
         doing = self._doing
         if doing.phase != TRAINER:
-            return Activity(phase=doing.phase, since=doing.since, waiting_for=doing.waiting_for)
+            return Activity(phase=doing.phase, for_s=time.monotonic() - doing.since, waiting_for=doing.waiting_for)
         try:
             pulse = self._watchdog.current(self._run.read_pulse())
         except RunUnreadable:
             return None
         return Activity(
             phase=pulse.phase,
-            since=time.time() - (time.monotonic() - pulse.since),
+            for_s=time.monotonic() - pulse.since,
             step=pulse.step + 1,
             longest_s=pulse.longest_s,
             deadline_s=self._watchdog.deadline_s(pulse),

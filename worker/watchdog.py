@@ -13,6 +13,8 @@ from core.status import StatusReason
 from worker.run_directory import FailureDetail, Pulse
 
 STARTING = "starting_trainer"
+SAMPLING = ("generation", "weight_sync")
+"""Phases in which a trainer with `use_vllm` waits for its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,16 @@ class Hang:
             reason=StatusReason.TRAINER_HUNG,
             code="trainer_hung",
             message=message.rstrip(),
-            fix="The stacks in the log say where it waits. If the phase is only slow, raise PODIUM_WATCHDOG_FACTOR.",
+            fix=self._fix,
             retryable=True,
         )
+
+    @property
+    def _fix(self) -> str:
+        fix = "The stacks in the log say where it waits. If the phase is only slow, raise PODIUM_WATCHDOG_FACTOR."
+        if self.pulse.phase in SAMPLING:
+            fix += " With use_vllm it is the engine that hangs: a new attempt starts a new one."
+        return fix
 
 
 class Watchdog:

@@ -56,9 +56,21 @@ _ENDINGS = {
         "A reward could not be loaded, or failed too often.",
         "Mend the reward, and create the job with its new version.",
     ),
+    StatusReason.SAMPLER_FAILED: Advice(
+        "The vLLM engine failed, or served other weights than those that are trained.",
+        "Read the attempt's last event; the same job with use_vllm off shows whether it is the engine.",
+    ),
     StatusReason.STORE_FAILED: Advice(
         "The object store refused, or stayed away for too long.",
         "Ask the operator to look at the store: `podium doctor` and GET /readyz say what is wrong with it.",
+    ),
+    StatusReason.HUB_FAILED: Advice(
+        "The model hub did not answer.",
+        "Ask the operator to look at the worker's way to it (HF_ENDPOINT, proxy, token); each try costs no failure.",
+    ),
+    StatusReason.MODEL_UNUSABLE: Advice(
+        "The model is not where it was, or cannot be loaded.",
+        "The attempt's last event names what is missing; put it back, then POST .../resume if the job is paused.",
     ),
     StatusReason.DISK_FULL: Advice(
         "The worker's disk or the store was full.", "Make room, then POST .../resume if the job is paused."

@@ -99,7 +99,7 @@ class QueuePlace(Reply):
 
 
 class ActivityNow(Reply):
-    """What the run does, as its worker said when it last renewed its lease; times by the worker's clock."""
+    """What the run does, as its worker said when it last renewed its lease; times by the database's clock, as all."""
 
     phase: str
     step: int | None = None

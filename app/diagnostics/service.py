@@ -17,6 +17,7 @@ from core.db.session import Sessions
 from core.ids import JobId, TenantId
 from core.learning.finding import LearningFinding
 from core.learning.findings import learning_findings
+from core.learning.numbers import RunNumbers
 from core.settings import Settings
 from core.spec import JobSpec
 
@@ -25,7 +26,8 @@ def diagnose(sessions: Sessions, settings: Settings, tenant_id: TenantId, job_id
     with sessions() as session:
         job = require_job(session, tenant_id, job_id)
         facts = evidence.gather(session, job)
-        learned = _learning_findings(session, job)
+        numbers = _numbers(session, job)
+    learned = () if numbers is None else learning_findings(numbers)
     return diagnostics_of(job, facts, settings, learned)
 
 
@@ -49,13 +51,13 @@ def diagnostics_of(
     )
 
 
-def _learning_findings(session: Session, job: Job) -> Sequence[LearningFinding]:
+def _numbers(session: Session, job: Job) -> RunNumbers | None:
     """None for a spec of another version: nobody can say what was asked for."""
     try:
         spec = JobSpec.model_validate(job.spec)
     except ValidationError:
-        return ()
-    return learning_findings(learning.run_numbers(session, job.id, spec))
+        return None
+    return learning.run_numbers(session, job.id, spec)
 
 
 def _shown(finding: LearningFinding) -> replies.LearningFinding:

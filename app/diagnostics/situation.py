@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from app.diagnostics.replies import ActivityNow, LeaseNow, PauseNow, QueuePlace, RunNow, StepAge, WaitingNow, WaitsFor
 from app.jobs.replies import unix, unix_or_none
-from core.activity import Activity
+from core.activity import DatedActivity
 from core.db.evidence import Evidence
 from core.db.models import Job
 from core.status import JobStatus, StatusReason
@@ -88,12 +88,12 @@ def lease_stands(job: Job, evidence: Evidence) -> bool:
     return job.lease_expires_at is not None and job.lease_expires_at > evidence.at
 
 
-def activity_of(job: Job) -> Activity | None:
+def activity_of(job: Job) -> DatedActivity | None:
     """None where nothing is known, or where a worker of another version says it in another form."""
     if job.activity is None:
         return None
     try:
-        return Activity.model_validate(job.activity)
+        return DatedActivity.model_validate(job.activity)
     except ValidationError:
         return None
 
@@ -144,13 +144,13 @@ def _wish(job: Job) -> str:
     return ""
 
 
-def _phase(activity: Activity, evidence: Evidence) -> str:
+def _phase(activity: DatedActivity, evidence: Evidence) -> str:
     step = "" if activity.step is None else f" of step {activity.step}"
     took = in_words(max(0.0, evidence.at.timestamp() - activity.since))
     return f"Phase {activity.phase}{step} for {took}{_usual(activity)}."
 
 
-def _usual(activity: Activity) -> str:
+def _usual(activity: DatedActivity) -> str:
     facts = []
     if activity.longest_s is not None:
         facts.append(f"at most {in_words(activity.longest_s)} before")
@@ -203,5 +203,4 @@ def _step_age(step: int, at: datetime, evidence: Evidence) -> StepAge:
 
 
 def _age_s(moment: datetime, evidence: Evidence) -> float:
-    """A worker's clock may be ahead of the database's."""
     return round(max(0.0, (evidence.at - moment).total_seconds()), 1)

@@ -35,9 +35,9 @@ def pin_job_checkpoint(sessions: SessionsDep, caller: CallerDep, job_id: JobIdPa
     return checkpoints.pin(sessions, caller.tenant_id, job_id, step)
 
 
-@router.post("/{step}/unpin", summary="Unpin a checkpoint", responses=error_responses(404, 409))
+@router.post("/{step}/unpin", summary="Unpin a checkpoint", responses=error_responses(404))
 def unpin_job_checkpoint(
     sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath, step: StepPath
 ) -> CheckpointObject:
-    """Leave it to retention again; refused while a job that has not ended begins from it."""
+    """Leave it to retention again, which spares it as long as a job that began from it may have to read it."""
     return checkpoints.unpin(sessions, caller.tenant_id, job_id, step)

@@ -9,6 +9,7 @@ from app.jobs.integrations import IntegrationNotOffered
 from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
 from app.jobs.reward_checks import reward_problems
+from app.jobs.sampling_checks import combination_problems, row_problems
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
 from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
@@ -96,6 +97,7 @@ def refusal(problems: Sequence[Problem], *, subject: str = "The job") -> Invalid
 def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
     """What is wrong with the job, its model apart; in the order of the body's fields."""
     problems = [*facts.problems, *_same_file(body), *reward_problems(plan, facts), *_watched_columns(plan, facts)]
+    problems += combination_problems(plan)
     if facts.start is not None and isinstance(body.method.chosen, GrpoMethod):
         field = plan.path("adapter")
         problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)
@@ -104,7 +106,7 @@ def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
     if split.held_out_tasks < FEWEST_TASKS:
         problems.append(_too_few_tasks(body, plan, split))
-    return [*problems, *_row_problems(plan, split)]
+    return [*problems, *_row_problems(plan, split), *row_problems(plan, split)]
 
 
 def _same_file(body: JobCreate) -> Iterator[Problem]:

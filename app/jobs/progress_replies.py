@@ -91,7 +91,7 @@ class RolloutObject(Reply):
     completion: str
     grades: dict[str, GradeObject] = Field(description="By reward name.")
     reward: float | None = Field(description="The weighted sum; null, never 0, where a reward failed.")
-    advantage: float | None
+    advantage: float | None = Field(description="Null where dynamic sampling left the rollout's silent group out.")
     completion_tokens: int
     finish_reason: str = Field(description="`stop` or `length`.")
 
@@ -120,7 +120,7 @@ class CheckpointObject(Reply):
 
     attempt: int
     is_best: bool = Field(description="Whether it belongs to the best held-out evaluation so far.")
-    pinned: bool = Field(description="Kept for good: somebody asked for it, or a job began from it.")
+    pinned: bool = Field(description="Kept for good, because somebody asked for it.")
     files: list[CheckpointFile]
     manifest_sha256: str
 

@@ -138,7 +138,10 @@ class JobPreview(Reply):
     spec: JobSpec
     steps: int
     rollouts_per_step: int
-    rollouts: int = Field(description="Completions that training would generate and grade.")
+    rollouts: int = Field(
+        description="Completions that training would generate and grade; dynamic_sampling may add up to "
+        "max_extra_batches times as many."
+    )
     training_rows: int = Field(description="Without the held-out ones; rows with equal prompts stay on one side.")
     held_out_tasks: int
     warnings: list[FieldError] = Field(description="What would run, but may not be what was meant.")

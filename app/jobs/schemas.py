@@ -34,6 +34,22 @@ EXAMPLE: JsonDict = {
     },
 }
 
+PAYS_FOR_SIGNAL: JsonDict = {
+    "model": "podium/tiny",
+    "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
+    "method": {
+        "type": "grpo",
+        "grpo": {
+            "rewards": [{"reward": "rew-0197f0a4c1e27b6a9d0f3c5e8a1b2c3f"}],
+            "hyperparameters": {
+                "max_steps": 120,
+                "dynamic_sampling": {"max_extra_batches": 2},
+                "prompt_sampling": {"floor": 0.1, "window": 4},
+            },
+        },
+    },
+}
+
 BRANCH: JsonDict = {
     "model": "ft:podium/tiny:biography:ftjob-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d:ckpt-step-50",
     "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
@@ -54,7 +70,7 @@ def _not_at_the_top(value: Any) -> Any:
 class JobCreate(Frozen):
     """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, BRANCH]})
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, PAYS_FOR_SIGNAL, BRANCH]})
 
     model: str = Field(min_length=1, max_length=400, description=MODEL)
     training_file: FileId

@@ -140,7 +140,7 @@ def require_files(session: Session, tenant_id: TenantId, body: JobCreate) -> Non
 
 
 def require_checkpoint(session: Session, resolved: Resolved) -> None:
-    """Asked again in the transaction that creates the job, locked, and pinned: the branch has yet to read it."""
+    """Asked again, and locked, in the transaction that creates the job: from then on retention sees the branch."""
     start = resolved.spec.start_from
     if start is None:
         return
@@ -148,7 +148,6 @@ def require_checkpoint(session: Session, resolved: Resolved) -> None:
         lost = checkpoints.newest(session, start.job_id, step=start.step)
         assert lost is not None, "rows of checkpoints are never deleted"
         raise refusal([branch.gone(lost)])
-    checkpoints.pin(session, start.checkpoint_id)
 
 
 def etag_of(spec: JobSpec) -> str:

@@ -2,18 +2,24 @@
 
 The row is the commit point: its objects are in the store before it is, and are deleted only after it says so. Writes of
 a run are made under its lease: call `leases.hold` first in the same transaction.
+
+What a branch needs is never a mark on the row that somebody would have to take away again: it is asked of the branch's
+own row whenever retention looks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, false, func, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, false, func, not_, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
+from core.db.jobs import ACTIVE
 from core.db.leases import Lease
 from core.db.models import Checkpoint, Job, now
 from core.ids import CheckpointId, JobId, new_checkpoint_id
+from core.spec import AdapterMethod
+from core.status import JobStatus
 
 _WHOLE = (Checkpoint.corrupt_at.is_(None), Checkpoint.collected_at.is_(None))
 """Neither damaged nor given up: what can be resumed from, downloaded and branched from."""
@@ -61,6 +67,17 @@ def _note_durable(session: Session, lease: Lease, step: int) -> None:
     advanced = step > (job.furthest_durable_step or 0)
     progress = {"furthest_durable_step": step, "failures": 0} if advanced else {}
     session.execute(update(Job).where(Job.id == lease.job_id).values(durable_step=step, **progress))
+
+
+def add_score(session: Session, lease: Lease, *, step: int, metrics: Mapping[str, float | None], is_best: bool) -> None:
+    """What an evaluation has found of a checkpoint that was saved before it. One that has no row yet is passed over."""
+    checkpoint = at_step(session, lease.job_id, step)
+    if checkpoint is None:
+        return
+    checkpoint.metrics = {**checkpoint.metrics, **metrics}
+    session.flush()
+    if is_best:
+        mark_best(session, lease, step=step)
 
 
 def mark_best(session: Session, lease: Lease, *, step: int | None) -> None:
@@ -122,16 +139,13 @@ def pin(session: Session, checkpoint_id: CheckpointId, *, pinned: bool = True) -
 
 
 def get_to_use(session: Session, checkpoint_id: CheckpointId) -> Checkpoint | None:
-    """The checkpoint if it is whole, and until the transaction ends nobody gives it up.
-
-    The lock is one that only one transaction can have: two that shared it and then both pinned would deadlock.
-    """
+    """The checkpoint if it is whole, and until the transaction ends nobody gives it up."""
     query = select(Checkpoint).where(Checkpoint.id == checkpoint_id, *_WHOLE)
     return session.scalar(query.with_for_update(key_share=True))
 
 
 def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequence[Checkpoint]:
-    """Give up what no resume will ask for: all but the `keep` newest steps, the best, and the pinned; those given up.
+    """Give up what nobody will ask for: all but the `keep` newest steps, the best, the pinned, and what a branch needs.
 
     Their objects are the caller's to delete, after the commit.
     """
@@ -142,11 +156,36 @@ def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequenc
         .order_by(Checkpoint.step.desc())
         .limit(keep)
     )
-    given_up = (
-        update(Checkpoint)
+    superseded = (
+        select(Checkpoint.id)
         .where(Checkpoint.job_id == job_id, *_WHOLE)
         .where(Checkpoint.is_best.is_(False), Checkpoint.pinned.is_(False), Checkpoint.step.not_in(newest))
+        .with_for_update(key_share=True)
+    )
+    locked = session.scalars(superseded).all()  # now no branch can begin, and the next statement sees those that have
+    given_up = (
+        update(Checkpoint)
+        .where(Checkpoint.id.in_(locked), not_(_is_needed_by_a_branch()))
         .values(collected_at=now())
         .returning(Checkpoint)
     )
     return session.scalars(given_up).all()
+
+
+def collect_of_ended_parents(session: Session) -> int:
+    """Give up what jobs that are over kept for their branches alone; how many. A job that goes on sees to its own."""
+    branch, keep = aliased(Job), Job.spec["checkpoints"]["keep"].as_integer()
+    began = select(Checkpoint.id).join(branch, branch.branched_from == Checkpoint.id)
+    parents = select(Job.id, keep).where(
+        Job.status.in_([status for status in JobStatus if status.is_terminal]),
+        began.where(Checkpoint.job_id == Job.id, *_WHOLE).exists(),
+    )
+    return sum(len(collect_superseded(session, job_id, keep=kept)) for job_id, kept in session.execute(parents).all())
+
+
+def _is_needed_by_a_branch() -> ColumnElement[bool]:
+    """A job that has not ended begins from it, and has no checkpoint of its own yet. One that trains the whole model
+    reads it at every start.
+    """
+    reads_it = or_(Job.durable_step.is_(None), Job.spec["adapter"]["method"].as_string() == AdapterMethod.FULL)
+    return select(Job.id).where(Job.branched_from == Checkpoint.id, Job.status.in_(ACTIVE), reads_it).exists()

@@ -44,6 +44,11 @@ def add(
     session.flush()
 
 
+def newest(session: Session, job_id: JobId, *, code: str) -> JobEvent | None:
+    query = select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.code == code)
+    return session.scalar(query.order_by(JobEvent.seq.desc()).limit(1))
+
+
 def newest_first(session: Session, job_id: JobId, *, after: EventId | None, limit: int) -> Sequence[JobEvent]:
     """OpenAI's order and cursor: the events older than `after`."""
     query = select(JobEvent).where(JobEvent.job_id == job_id).order_by(JobEvent.seq.desc()).limit(limit)

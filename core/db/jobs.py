@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.db import events
 from core.db.models import Export, InlineReward, Job, now
-from core.ids import CheckpointId, FileId, JobId, TenantId
+from core.ids import FileId, JobId, TenantId
 from core.integrations import Integration
 from core.spec import JobSpec
 from core.status import TRANSITIONS, JobKind, JobStatus, StatusReason
@@ -102,12 +102,6 @@ def any_active_using(session: Session, file_id: FileId) -> bool:
     """Whether an unfinished job still needs the file."""
     uses = or_(Job.training_file == file_id, Job.validation_file == file_id)
     return session.scalar(select(Job.id).where(uses, Job.status.in_(ACTIVE)).limit(1)) is not None
-
-
-def any_active_branch_of(session: Session, checkpoint_id: CheckpointId) -> bool:
-    """Whether an unfinished job begins from the checkpoint: it may yet have to read it."""
-    begins = select(Job.id).where(Job.branched_from == checkpoint_id, Job.status.in_(ACTIVE))
-    return session.scalar(begins.limit(1)) is not None
 
 
 def queued_before(session: Session, job: Job) -> int:

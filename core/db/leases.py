@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from core.activity import Activity
@@ -81,7 +82,7 @@ def renew(session: Session, lease: Lease, *, ttl_s: float, activity: Activity | 
         .where(*_held(lease))
         .values(
             lease_expires_at=now() + timedelta(seconds=ttl_s),
-            activity=None if activity is None else activity.model_dump(mode="json"),
+            activity=None if activity is None else _dated(activity),
         )
         .returning(Job.cancel_requested_at, Job.pause_requested_at)
     ).one_or_none()
@@ -89,6 +90,12 @@ def renew(session: Session, lease: Lease, *, ttl_s: float, activity: Activity | 
         raise LeaseLost
     cancel, pause = row
     return Wishes(cancel=cancel is not None, pause=pause is not None)
+
+
+def _dated(activity: Activity) -> ColumnElement[Any]:
+    """`DatedActivity` as JSON."""
+    since = func.extract("epoch", now()) - activity.for_s
+    return func.jsonb_build_object("since", since).concat(cast(activity.model_dump(mode="json"), JSONB))
 
 
 def hold(session: Session, lease: Lease) -> None:

@@ -215,7 +215,7 @@ class Job(Base):
     durable_step: Mapped[int | None]
     """Step of the newest committed checkpoint: what a lost worker cannot take away."""
     activity: Mapped[Json | None]
-    """What the run does right now (`core.activity.Activity` as JSON), written with each renewal of the lease."""
+    """What the run does right now (`core.activity.DatedActivity` as JSON), written with each renewal of the lease."""
     furthest_durable_step: Mapped[int | None]
     """The highest step that was ever durable: beyond it a checkpoint is progress."""
     trained_tokens: Mapped[int | None] = mapped_column(BigInteger)
@@ -293,6 +293,18 @@ class RolloutRecord(Base):
     """`worker.run_directory.Rollout` as JSON."""
 
 
+class GroupsRecord(Base):
+    """How the groups of a generation batch came out: of every step, and of every rollout, whatever `rollouts` keeps."""
+
+    __tablename__ = "step_groups"
+
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int]
+    rows: Mapped[Json]
+    """Lines of the training file by `core.signal.GroupOutcome`."""
+
+
 class EvaluationRecord(Base):
     __tablename__ = "evaluations"
 
@@ -322,7 +334,7 @@ class Checkpoint(Base):
     metrics: Mapped[Json]
     is_best: Mapped[bool]
     pinned: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Kept for good: a person asked for it, or another job began from it."""
+    """Kept for good: a person asked for it."""
     corrupt_at: Mapped[datetime | None]
     """When a digest did not match; such a checkpoint is never resumed from."""
     collected_at: Mapped[datetime | None]

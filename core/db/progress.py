@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from core.db.leases import Lease
 from core.db.models import (
     Artifact,
+    Checkpoint,
     EvaluationRecord,
+    GroupsRecord,
     Job,
     JobAttempt,
     RolloutRecord,
@@ -23,6 +25,7 @@ from core.db.models import (
 )
 from core.ids import JobId
 from core.results import Evaluation
+from core.signal import GroupOutcome
 from core.status import Stage
 
 
@@ -112,6 +115,16 @@ def drop_rollouts(session: Session, lease: Lease, *, up_to_step: int) -> None:
     if up_to_step > 0:
         old = (RolloutRecord.job_id == lease.job_id, RolloutRecord.step <= up_to_step)
         session.execute(delete(RolloutRecord).where(*old))
+
+
+def add_groups(session: Session, lease: Lease, step: int, rows: Mapping[GroupOutcome, Sequence[int]]) -> None:
+    """How the groups of the step's generation batch came out; those of an earlier attempt at the step go."""
+    row = {"job_id": lease.job_id, "step": step, "attempt": lease.attempt, "rows": dict(rows)}
+    replaced = {"attempt": lease.attempt, "rows": row["rows"]}
+    statement = insert(GroupsRecord).values(row)
+    session.execute(
+        statement.on_conflict_do_update(index_elements=[GroupsRecord.job_id, GroupsRecord.step], set_=replaced)
+    )
 
 
 def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluation: Mapping[str, Any]) -> None:
@@ -204,6 +217,21 @@ def evaluations_by_name(session: Session, job_id: JobId) -> dict[str, Evaluation
 
 def evaluation(session: Session, job_id: JobId, name: str) -> EvaluationRecord | None:
     return session.get(EvaluationRecord, (job_id, name))
+
+
+def evaluation_of(session: Session, checkpoint: Checkpoint) -> EvaluationRecord | None:
+    """That of exactly its weights, on the way: taken by the attempt that saved it, or by one that went on from it."""
+    went_on = select(JobAttempt.attempt).where(
+        JobAttempt.job_id == checkpoint.job_id,
+        JobAttempt.attempt > checkpoint.attempt,
+        JobAttempt.resumed_from_step == checkpoint.step,
+    )
+    return session.scalar(
+        select(EvaluationRecord)
+        .where(EvaluationRecord.job_id == checkpoint.job_id, EvaluationRecord.step == checkpoint.step)
+        .where(EvaluationRecord.name.not_in(("baseline", "final")))
+        .where(or_(EvaluationRecord.attempt == checkpoint.attempt, EvaluationRecord.attempt.in_(went_on)))
+    )
 
 
 def artifacts(session: Session, job_id: JobId) -> Sequence[Artifact]:

@@ -49,10 +49,12 @@ def rollouts(session: Session, job_id: JobId, *, step: int, indices: Collection[
 
 def silent_shares(session: Session, job: Job, steps: Iterable[int]) -> dict[int, float | None]:
     """What the run measured over all groups of each step, where it has told."""
-    query = select(StepMetrics.step, StepMetrics.metrics["signal/silent_share"].as_float().label("share")).where(
-        StepMetrics.job_id == job.id, StepMetrics.step.in_(list(steps)), StepMetrics.step <= job.step
-    )
-    return {row.step: row.share for row in session.execute(query)}
+    return _told(session, job, steps, "signal/silent_share")
+
+
+def generated_groups(session: Session, job: Job, steps: Iterable[int]) -> dict[int, float | None]:
+    """Of each step, where dynamic sampling may have made them more than the job's prompts per step."""
+    return _told(session, job, steps, "draw/groups_generated")
 
 
 def evaluation_names(session: Session, job: Job, *, from_step: int, to_step: int) -> list[str]:
@@ -70,6 +72,13 @@ def evaluation_bytes(session: Session, job_id: JobId, name: str) -> int:
     """As JSON; 0 where there is none."""
     query = select(_json_bytes(EvaluationRecord.evaluation)).where(EvaluationRecord.job_id == job_id)
     return session.scalar(query.where(EvaluationRecord.name == name)) or 0
+
+
+def _told(session: Session, job: Job, steps: Iterable[int], metric: str) -> dict[int, float | None]:
+    query = select(StepMetrics.step, StepMetrics.metrics[metric].as_float().label("value")).where(
+        StepMetrics.job_id == job.id, StepMetrics.step.in_(list(steps)), StepMetrics.step <= job.step
+    )
+    return {row.step: row.value for row in session.execute(query)}
 
 
 def _is_current(job: Job, step: InstrumentedAttribute[int], attempt: InstrumentedAttribute[int]) -> ColumnElement[bool]:

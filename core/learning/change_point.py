@@ -5,6 +5,7 @@ schemes", Biometrika 1954; Bernoulli form: Reynolds and Stoumbos 1999).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 THRESHOLD = 10.0
 """In nats: while the rate stays, the sum passes it once in e^10 = 22,000 steps or less often (Lorden 1971)."""
@@ -43,16 +44,17 @@ class Rise:
 
 def first_rise(counts: Sequence[Count]) -> Rise | None:
     """The first rise by `LEAST_RISE` or to twice the rate, whichever is more; None while there is none."""
-    total, began = 0.0, 0
-    for place, count in enumerate(counts):
-        if place < REFERENCE_STEPS:
-            continue
-        before = _rate(counts[max(0, place - LONGEST_REFERENCE) : max(REFERENCE_STEPS, place - FORGET_STEPS)])
-        total = max(0.0, total + _evidence(count, before))
+    total, began = 0.0, REFERENCE_STEPS
+    hits = list(accumulate((count.hits for count in counts), initial=0.0))
+    of = list(accumulate((count.of for count in counts), initial=0.0))
+    for place in range(REFERENCE_STEPS, len(counts)):
+        first, end = max(0, place - LONGEST_REFERENCE), max(REFERENCE_STEPS, place - FORGET_STEPS)
+        before = _smoothed(hits[end] - hits[first], of[end] - of[first])
+        total = max(0.0, total + _evidence(counts[place], before))
         if total == 0.0:
             began = place + 1
         if total > THRESHOLD:
-            return _rise(counts, began or REFERENCE_STEPS, place)
+            return _rise(counts, began, place)
     return None
 
 
@@ -76,4 +78,8 @@ def _rise(counts: Sequence[Count], began: int, found: int) -> Rise:
 
 def _rate(counts: Sequence[Count]) -> float:
     hits, of = sum(count.hits for count in counts), sum(count.of for count in counts)
+    return _smoothed(hits, of)
+
+
+def _smoothed(hits: float, of: float) -> float:
     return (hits + _PRIOR_COUNT) / (of + 2 * _PRIOR_COUNT)

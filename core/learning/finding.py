@@ -9,6 +9,10 @@ CERTAIN = 4.0
 """Standard errors. The steps of a run are not independent, so two or three say less than they seem to."""
 
 
+FindingKey = tuple[str, str | None]
+"""Code and subject: the same trouble, however often it is found."""
+
+
 class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
@@ -26,6 +30,12 @@ class LearningFinding:
     since_step: int | None = None
     """Where it begins to show; None for what holds for the run as a whole."""
     evidence: dict[str, float | int | None] = field(default_factory=dict)
+    subject: str | None = None
+    """The watched field that it is about; a code that can be found of several is told of each."""
+
+    @property
+    def key(self) -> FindingKey:
+        return self.code, self.subject
 
 
 def rises(change: Change | None) -> bool:

@@ -2,7 +2,7 @@
 
 A rule speaks only of what is certain in the numbers: shares are means over the end of the run, changes are at least
 `CERTAIN` standard errors, and what could be hacking needs a rise of the reward first. A healthy run has no findings.
-`tests/unit/learning` holds recorded runs, healthy and sick, and counts false alarms and misses.
+`tests/recordings` holds recorded runs, healthy and sick, and counts false alarms and misses.
 """
 
 from core.learning import exploits, policy, signal

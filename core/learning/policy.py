@@ -1,11 +1,12 @@
 """Whether the policy stayed healthy: finite numbers, entropy, gradients, one policy in sampler and trainer."""
 
 from collections.abc import Callable, Iterator
+from statistics import median
 
 from core.learning.finding import CERTAIN, LearningFinding, Severity, rises
-from core.learning.numbers import RunNumbers
+from core.learning.numbers import FEWEST_STEPS, RunNumbers
 
-ENTROPY_LEFT = 0.2
+ENTROPY_LEFT = 0.25
 """Of what it was: below it the samples of a group are hardly different any more."""
 LOW_ENTROPY = 0.1
 """Nats per token. A policy that was sure of itself from the start has not collapsed."""
@@ -15,6 +16,12 @@ LOOPING = 0.2
 """Size after zlib over size before; prose is near 0.5."""
 WILD_GRADIENT = 20.0
 """Times the gradient norm of the beginning."""
+FAR_FROM_BASE = 0.5
+"""Nats per token, as TRL estimates it (Schulman 2020, "Approximating KL Divergence", k3). Of the recorded runs a
+healthy one stays below 0.1; one that has come to answer every prompt with the same text is at 0.6.
+"""
+NO_DISTANCE = 1e-8
+"""Nats per token: log-probabilities that differ by 1e-4, less than one update of any use changes them."""
 
 
 def not_a_number(run: RunNumbers) -> Iterator[LearningFinding]:
@@ -96,6 +103,40 @@ def stale_sampler(run: RunNumbers) -> Iterator[LearningFinding]:
     )
 
 
+def kl_runs_away(run: RunNumbers) -> Iterator[LearningFinding]:
+    """By every step of the end, not by their mean: the estimate's tail is long, and one token in it can be a mean."""
+    kl = run.series("kl")
+    if len(kl) < FEWEST_STEPS or min(kl.late) < FAR_FROM_BASE:
+        return
+    yield LearningFinding(
+        "kl_runs_away",
+        Severity.WARNING,
+        f"KL to the base stays above {FAR_FROM_BASE:g} nats per token (now {median(kl.late):.2g}): what the policy "
+        "writes, the base hardly ever would.",
+        f"Raise beta, or lower learning_rate ({run.asked.learning_rate:g}).",
+        "The best checkpoint, if it is an earlier one; rollouts show whether the language suffers.",
+        kl.since(lambda value: value >= FAR_FROM_BASE),
+        {"kl_early": median(kl.early), "kl_late": median(kl.late)},
+    )
+
+
+def kl_of_nothing(run: RunNumbers) -> Iterator[LearningFinding]:
+    """The policy has moved, since it earns more, and yet is where it was: it is compared with itself."""
+    kl = run.series("kl")
+    if len(kl) < FEWEST_STEPS or max(kl.late) >= NO_DISTANCE or not rises(run.change("reward")):
+        return
+    yield LearningFinding(
+        "kl_stays_zero",
+        Severity.WARNING,
+        "The reward rose, and KL to the base stayed 0: what stands for the base is the policy itself, so beta holds "
+        "nothing back.",
+        "Compare the library versions in results.json with those in constraints.txt.",
+        "beta 0, which holds back as much and spares the pass.",
+        kl.steps[0],
+        {"kl_late": max(kl.late)},
+    )
+
+
 def repeats_itself(run: RunNumbers) -> Iterator[LearningFinding]:
     change = run.change("completions/compressed_share")
     if change is None or change.late > LOOPING or change.ratio > 0.5 or change.z > -CERTAIN:
@@ -117,5 +158,7 @@ RULES: tuple[Callable[[RunNumbers], Iterator[LearningFinding]], ...] = (
     reward_fell,
     wild_gradient,
     stale_sampler,
+    kl_runs_away,
+    kl_of_nothing,
     repeats_itself,
 )

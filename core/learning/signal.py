@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from core.learning.finding import LearningFinding, Severity, held_out_improved
+from core.learning.finding import LearningFinding, Severity, held_out_improved, rises
 from core.learning.numbers import FEWEST_STEPS, RunNumbers
 
 MANY_SILENT = 0.8
@@ -18,12 +18,13 @@ FEW_TASKS = 50
 
 
 def nothing_left_to_learn(run: RunNumbers) -> Iterator[LearningFinding]:
+    """A remark where the run has learned it; a warning where it was so from the beginning."""
     share = run.late("signal/silent_all_right")
     if share is None or share < MANY_SILENT:
         return
     yield LearningFinding(
         "all_right",
-        Severity.INFO if held_out_improved(run) else Severity.WARNING,
+        Severity.INFO if held_out_improved(run) or rises(run.change("signal/silent_all_right")) else Severity.WARNING,
         f"In {share:.0%} of the groups every completion was right, so they taught nothing.",
         "Stop here, or take out the prompts that are always solved.",
         "Harder prompts. The model already does what this reward asks for.",
@@ -51,10 +52,10 @@ def nothing_ever_right(run: RunNumbers) -> Iterator[LearningFinding]:
 
 
 def reward_cannot_separate(run: RunNumbers) -> Iterator[LearningFinding]:
-    """Silent, though neither kind of silence is the rule: the reward knows too few values."""
+    """Silent, though neither kind of silence is the rule among them: the reward knows too few values."""
     silent, right = run.late("signal/silent_share"), run.late("signal/silent_all_right")
     wrong = run.late("signal/silent_all_wrong")
-    if silent is None or silent < MANY_SILENT or max(right or 0.0, wrong or 0.0) >= MANY_SILENT:
+    if silent is None or silent < MANY_SILENT or max(right or 0.0, wrong or 0.0) >= MANY_SILENT * silent:
         return
     yield LearningFinding(
         "reward_cannot_separate",
@@ -86,11 +87,12 @@ def steps_without_gradient(run: RunNumbers) -> Iterator[LearningFinding]:
 
 
 def truncated(run: RunNumbers) -> Iterator[LearningFinding]:
+    """A model that ended its answers once knows how: only one that never did lacks the token."""
     share = run.late("completions/clipped_ratio")
     if share is None or share < MANY_TRUNCATED:
         return
-    limit = run.asked.max_completion_length
-    never = share >= NEARLY_ALL_TRUNCATED
+    limit, early = run.asked.max_completion_length, run.early("completions/clipped_ratio") or 0.0
+    never = min(early, share) >= NEARLY_ALL_TRUNCATED
     yield LearningFinding(
         "template_never_stops" if never else "truncated",
         Severity.ERROR if never else Severity.WARNING,
@@ -138,14 +140,28 @@ def nothing_happened(run: RunNumbers) -> Iterator[LearningFinding]:
     )
 
 
+def held_out_ungraded(run: RunNumbers) -> Iterator[LearningFinding]:
+    if not run.held_out or any(one.tasks for one in run.held_out):
+        return
+    yield LearningFinding(
+        "held_out_ungraded",
+        Severity.ERROR,
+        "Not one held-out answer could be graded, so nothing can be said of what the model learned.",
+        "Mend the reward: `podium reward test` runs it on rows of the file.",
+        "Stored rollouts can be scored again with a new version of the reward.",
+        run.held_out[0].step,
+        {"evaluations": len(run.held_out)},
+    )
+
+
 def too_few_tasks(run: RunNumbers) -> Iterator[LearningFinding]:
     tasks = max((one.tasks for one in run.held_out), default=0)
-    if not run.held_out or tasks >= FEW_TASKS:
+    if not 0 < tasks < FEW_TASKS:
         return
     yield LearningFinding(
         "few_held_out_tasks",
         Severity.INFO,
-        f"{tasks} held-out tasks show only large changes.",
+        f"{tasks} held-out task{'s' if tasks > 1 else ''} can show only a large change.",
         "Give a validation file with 100 rows or more.",
         "Several samples per task (evaluation.samples_per_task) narrow the interval of the mean reward.",
         None,
@@ -161,5 +177,6 @@ RULES: tuple[Callable[[RunNumbers], Iterator[LearningFinding]], ...] = (
     truncated,
     grader_errors,
     nothing_happened,
+    held_out_ungraded,
     too_few_tasks,
 )

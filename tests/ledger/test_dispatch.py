@@ -3,19 +3,28 @@
 import base64
 import json
 from collections import Counter
+from datetime import timedelta
+from inspect import signature
 
 import pytest
 import redis
+from kombu import Connection
 from pydantic import SecretStr
 
 from cli.valkey import Valkey, free_port
 from core.db import jobs
 from core.queue import TRAIN_QUEUE
+from core.settings import Settings
 from core.status import JobStatus
 from tests.factories import claimed, expire, put_into, queued_job, read_job
 from tests.threads import race
 from worker.dispatcher import MAX_WAITING, HintQueue, dispatch
 from worker.main import make_celery
+
+TAKEN_WITHIN_S = 35
+"""Of the broker's return, for whatever is queued then, as is promised."""
+STARTED_S = 4
+"""What that leaves for the supervisor: a hint in the queue, a worker at it, a process that claims."""
 
 
 class DyingBroker:
@@ -112,6 +121,25 @@ def test_hints_reach_the_queue_after_the_broker_was_flushed(sessions, settings, 
     queued_job(sessions)
     assert dispatch(sessions, hints, settings) == 1
     assert broker.llen(TRAIN_QUEUE) == 1
+
+
+def test_a_hint_that_was_flushed_is_sent_again_after_the_interval(sessions, settings, hints, broker):
+    job_id = queued_job(sessions)
+    dispatch(sessions, hints, settings)
+    broker.flushall()
+    assert dispatch(sessions, hints, settings) == 0
+    with sessions.begin() as session:
+        jobs.get(session, job_id).hinted_at -= timedelta(seconds=settings.hint_repeat_s)
+    assert dispatch(sessions, hints, settings) == 1
+    assert broker.llen(TRAIN_QUEUE) == 1
+
+
+def test_the_shipped_intervals_keep_what_is_promised_of_the_brokers_return():
+    """Lost hints are sent again while the workers find their way back: the slower of the two counts."""
+    hinted_s = sum(Settings.model_fields[name].default for name in ("hint_repeat_s", "dispatch_poll_s"))
+    connected_s = signature(Connection._ensure_connection).parameters["interval_max"].default
+    assert make_celery(Settings()).conf.broker_connection_max_retries is None, "it never gives up"
+    assert max(hinted_s, connected_s) + STARTED_S <= TAKEN_WITHIN_S
 
 
 def test_hints_flow_again_once_the_broker_is_back(sessions, settings, tmp_path):

@@ -120,6 +120,28 @@ def test_the_baseline_of_the_first_attempt_is_kept_and_other_evaluations_are_rep
     assert baseline.attempt == 1
 
 
+def test_the_evaluation_of_a_checkpoint_is_that_of_its_very_weights(sessions):
+    def known(step: int) -> str | None:
+        with sessions() as session:
+            checkpoint = checkpoints.at_step(session, first.job_id, step)
+            assert checkpoint is not None
+            record = progress.evaluation_of(session, checkpoint)
+            return None if record is None else record.evaluation["mark"]
+
+    first = claimed(sessions)
+    add_evaluation(sessions, first, "step-4", 4, "of weights that are lost")
+    add_checkpoint(sessions, first, 2)
+    add_evaluation(sessions, first, "step-2", 2, "of the saver")
+    second = next_attempt(sessions, first)
+    report(sessions, second, progress.set_resumed_from, 2)
+    add_checkpoint(sessions, second, 4)
+    assert (known(2), known(4)) == ("of the saver", None)
+    third = next_attempt(sessions, second)
+    report(sessions, third, progress.set_resumed_from, 4)
+    add_evaluation(sessions, third, "step-4", 4, "of who went on from it")
+    assert known(4) == "of who went on from it"
+
+
 def test_checkpoints_are_tried_newest_first_and_the_later_attempts_before_the_earlier(sessions):
     first = claimed(sessions)
     for step in (2, 4):

@@ -59,7 +59,7 @@ def save(session: Session, lease: Lease, step: int = 1) -> bool:
 
 
 def stay(session: Session, lease: Lease) -> Wishes:
-    return leases.renew(session, lease, ttl_s=LONG_S, activity=Activity(phase="generation", since=0.0))
+    return leases.renew(session, lease, ttl_s=LONG_S, activity=Activity(phase="generation", for_s=0.0))
 
 
 def give_back(session: Session, lease: Lease, reason: StatusReason = StatusReason.PREEMPTED, **values: Any) -> None:
@@ -342,5 +342,5 @@ class LivesOfJobs(RuleBasedStateMachine):
 
 @pytest.mark.timeout(900)  # the walks take half a minute; to shorten one that fails takes longer
 def test_every_life_of_a_job_is_a_legal_one(sessions):
-    walks = settings(max_examples=40, stateful_step_count=30, deadline=None)
+    walks = settings(max_examples=40, stateful_step_count=30)
     run_state_machine_as_test(lambda: LivesOfJobs(sessions), settings=walks)

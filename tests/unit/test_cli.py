@@ -165,7 +165,9 @@ def test_the_live_line_says_only_what_is_known():
     assert describe(running) == "training  step 42/120  reward 0.713  silent 38 %  1 min 35 s left"
 
 
-@pytest.mark.parametrize("command", ["list", "get", "cancel", "pause", "resume", "diagnose", "events", "metrics"])
+@pytest.mark.parametrize(
+    "command", ["list", "get", "cancel", "pause", "resume", "diagnose", "learning", "events", "metrics"]
+)
 def test_every_command_for_jobs_explains_itself(command):
     shown = podium("jobs", command, "--help")
     assert shown.exit_code == 0

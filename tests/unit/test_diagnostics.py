@@ -10,7 +10,7 @@ from app.diagnostics import situation
 from app.diagnostics.findings import findings
 from app.diagnostics.replies import Finding, Severity, WaitsFor
 from app.diagnostics.situation import in_words
-from core.activity import Activity
+from core.activity import DatedActivity
 from core.db.evidence import Evidence, Notice
 from core.db.models import Checkpoint, Export, Job, JobAttempt
 from core.integrations import ExportTarget
@@ -79,8 +79,8 @@ def checkpoint(step: int, *, made_ago_s: float = 10, corrupt_ago_s: float | None
 
 
 def activity(**changes: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {"phase": "generation", "since": ago(12).timestamp(), "step": 3}
-    return Activity(**(facts | changes)).model_dump(mode="json")
+    facts: dict[str, Any] = {"phase": "generation", "since": ago(12).timestamp(), "for_s": 2.0, "step": 3}
+    return DatedActivity(**(facts | changes)).model_dump(mode="json")
 
 
 def codes(job: Job, evidence: Evidence) -> list[str]:

@@ -76,7 +76,7 @@ def test_an_end_without_a_word_is_a_crash_with_the_logs_last_lines(run, code, wo
         (ObjectNotFound("gone"), StatusReason.DATA_UNUSABLE, False),
         (DigestMismatch("changed"), StatusReason.DATA_UNUSABLE, False),
         (NotFound("gone"), StatusReason.DATA_UNUSABLE, False),
-        (ModelGone("gone"), StatusReason.MODEL_UNUSABLE, False),
+        (ModelGone("gone"), StatusReason.MODEL_UNUSABLE, True),
         (InvalidReward("changed"), StatusReason.GRADER_FAILED, False),
         (RunUnreadable("odd"), StatusReason.WORKER_UNFIT, True),
     ],

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from worker.training.interval import FIRST_S, LONGEST_S, SHORTEST_S, SaveClock, checkpoint_interval_s
-from worker.training.pace import Pace
+from worker.training.pace import Need, Pace
+from worker.training.stop import Verdict, decide
 
 
 class Clock:
@@ -37,7 +38,7 @@ def test_the_rest_of_the_longest_step_and_a_save_are_needed():
     step(pace, clock, 3.0)
     pace.begin_step()
     clock.now += 1.0
-    assert pace.time_to_safe() == pytest.approx(4.0 - 1.0 + 1.5)
+    assert pace.time_to_safe() == Need(step_s=pytest.approx(4.0 - 1.0), save_s=1.5)
 
 
 def test_a_step_that_is_late_may_end_any_moment():
@@ -46,14 +47,30 @@ def test_a_step_that_is_late_may_end_any_moment():
     step(pace, clock, 2.0)
     pace.begin_step()
     clock.now += 60
-    assert pace.time_to_safe() == 0.0
+    assert pace.time_to_safe() == Need(0.0, 0.0)
 
 
 def test_between_steps_only_the_save_is_left():
     clock = Clock()
     pace = Pace(clock)
     step(pace, clock, 30.0)
-    assert pace.time_to_safe() == 0.0
+    assert pace.time_to_safe() == Need(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "save_s", "upload_s", "verdict"),
+    [
+        (10, 5, 10, Verdict.FINISH),
+        (24, 1, 5, Verdict.FINISH),  # a moment for the upload is granted in any case
+        (10, 5, 11, Verdict.SAVE_LAST),  # the step would be finished and saved, and lost on its way
+        (25, 1, 0, Verdict.SAVE_LAST),
+        (0, 5, 21, Verdict.LEAVE),
+        (0, 26, 0, Verdict.LEAVE),
+        (100, 5, 21, Verdict.LEAVE),
+    ],
+)
+def test_in_a_grace_of_25_s_is_done_what_becomes_durable(step_s, save_s, upload_s, verdict):
+    assert decide(Need(step_s, save_s, upload_s), 25.0).verdict is verdict
 
 
 def test_the_interval_is_youngs_within_its_bounds():

@@ -3,7 +3,8 @@
 import pytest
 
 from bench._chaos.samples import make_rollout
-from worker.records import on_record
+from core.signal import GroupOutcome
+from worker.records import on_record, rows_by_outcome
 from worker.run_directory import Rollout, RolloutGrade
 
 
@@ -43,3 +44,16 @@ def test_more_errors_than_fit_are_cut():
 @pytest.mark.parametrize("most", range(9))
 def test_never_more_than_asked_for(most: int):
     assert len(kept([0.0, 1.0], [None, 1.0], [1.0, 1.0], [0.5, 0.6], most=most)) <= most
+
+
+def test_every_group_comes_out_as_its_graded_completions_say():
+    batch = [
+        one.model_copy(update={"row": 10 + one.index // 2})
+        for one in rollouts([1.0, 1.0], [0.0, 1.0], [0.3, 0.3], [None, None], [None, 1.0], [0.1 + 0.2, 0.3])
+    ]
+    assert rows_by_outcome(batch, group_size=2, pass_threshold=1.0) == {
+        GroupOutcome.ALL_RIGHT: [10, 14],
+        GroupOutcome.MIXED: [11],
+        GroupOutcome.ALL_WRONG: [12, 15],
+        GroupOutcome.UNGRADED: [13],
+    }

@@ -99,6 +99,13 @@ def test_without_a_finding_silence_explains_it(silent_share, is_said):
     assert "Few tasks" not in document.verdict.sentence
 
 
+def test_what_dynamic_sampling_left_out_is_counted():
+    summary = make_summary(4).model_copy(update={"left_out_rollouts": 16, "left_out_tokens": 120})
+    document = results.build(make_spec(), summary, facts(), usd_per_hour=0.0)
+    validate(json.loads(document.model_dump_json()))
+    assert (document.diagnostics.left_out_rollouts, document.tokens.left_out) == (16, 120)
+
+
 def test_the_sample_that_other_tests_read_is_a_document():
     JobResults.model_validate(results_document())
 

@@ -8,8 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from core.status import Stage
+from core.strict_json import json_number
 from tests.factories import make_spec
 from tests.unit.test_verdict import RIGHT, WRONG, evaluation
+from worker.files import tail, write_atomically
 from worker.run_directory import (
     Notice,
     Outcome,
@@ -18,9 +20,6 @@ from worker.run_directory import (
     RunUnreadable,
     StageStarted,
     StepDone,
-    json_number,
-    tail,
-    write_atomically,
 )
 
 

@@ -1,6 +1,6 @@
 """The table of changes, and what follows from it."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.status import TRANSITIONS, JobStatus
@@ -42,7 +42,6 @@ def test_only_a_worker_makes_a_job_succeed():
     assert [status for status in JobStatus if JobStatus.SUCCEEDED in TRANSITIONS[status]] == [JobStatus.RUNNING]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(JobStatus)))
 def test_no_walk_leaves_a_terminal_status(wishes: list[JobStatus]):
     status, ended = JobStatus.VALIDATING_FILES, None

@@ -110,6 +110,13 @@ def test_cispo_does_not_inherit_a_clip_that_would_scale_the_loss() -> None:
     assert grpo_arguments(spec(hyperparameters={"loss_type": "cispo", "epsilon_high": 4}), CPU)["epsilon_high"] == 4.0
 
 
+def test_trl_starts_no_vllm_engine_of_its_own(tmp_path: Any) -> None:
+    wanted = spec(hyperparameters={"use_vllm": True, "loss_type": "vespo"})
+    assert grpo_config(wanted, CPU, tmp_path).use_vllm is False
+    assert resolved_parameters(wanted, CPU)["grpo"]["use_vllm"] is True
+    assert grpo_arguments(wanted, CPU)["vllm_importance_sampling_mode"] == "token_truncate"
+
+
 def test_luspo_is_a_loss_over_sequences() -> None:
     assert grpo_arguments(spec(hyperparameters={"loss_type": "luspo"}), CPU)["importance_sampling_level"] == "sequence"
 

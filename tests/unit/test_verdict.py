@@ -53,7 +53,6 @@ def test_the_paired_comparisons_of_the_source_document(fixed, broken, p):
     assert found.outcome == "no_significant_change"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_mcnemars_p_value_is_the_binomial_tests(fixed, broken):
     reference = stats.binomtest(fixed, fixed + broken, 0.5).pvalue if fixed + broken else 1.0
@@ -83,7 +82,6 @@ def test_wilsons_interval_against_known_values(passed, n, low, high):
     assert found == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilsons_interval_is_scipys_and_holds_the_rate(case):
     passed, n = case
@@ -132,7 +130,7 @@ def test_a_run_that_forgot_is_worse():
     assert found.change_points < 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10))
 def test_nothing_is_claimed_without_significance(fixed, broken, same):
     found = paired(fixed, broken, same)
@@ -152,6 +150,18 @@ def test_five_tasks_can_show_nothing_and_the_verdict_says_so():
     found = paired(5, 0, 0)
     assert (found.outcome, found.smallest_significant_fixed) == ("no_significant_change", None)
     assert "5 tasks are too few to show any change; use at least 6." in found.sentence
+
+
+def test_two_tasks_are_compared_and_can_show_nothing():
+    found = paired(2, 0, 0)
+    assert (found.outcome, found.p_value, found.fixed) == ("no_significant_change", 0.5, 2)
+    assert "2 tasks are too few to show any change; use at least 6." in found.sentence
+
+
+def test_one_task_is_no_comparison_and_it_is_not_called_ungraded():
+    found = paired(1, 0, 0)
+    assert found.outcome == "not_comparable"
+    assert found.sentence == "Not comparable: fewer than 2 held-out tasks; use at least 6."
 
 
 def test_why_nothing_changed_is_said_only_where_nothing_did():

@@ -66,6 +66,13 @@ def test_a_hang_says_where_how_long_and_what_was_usual(watchdog: Watchdog, clock
     )
 
 
+def test_a_generation_that_hangs_points_at_the_engine(watchdog: Watchdog, clock: Clock):
+    clock.now += 50
+    hang = watchdog.look(Pulse(phase=Phase.GENERATION, since=1000.0, longest_s=2.0, step=12))
+    assert hang is not None
+    assert "the engine that hangs" in (hang.failure("").fix or "")
+
+
 def test_what_the_process_did_before_its_run_teaches_no_deadline():
     """The imports are part of loading, and take seconds; the model that is loaded next may take an hour."""
     clock, told = Clock(), []

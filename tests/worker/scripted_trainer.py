@@ -89,6 +89,13 @@ class Trainer:
         metrics = {"reward": self.step / 10}
         self.run.append(CheckpointSaved(at=time.time(), step=self.step, metrics=metrics, is_best=is_best))
 
+    def evaluate(self) -> None:
+        self._evaluate(f"step-{self.step}", FINAL_PASSED)
+
+    def show_evaluations(self) -> None:
+        names = [name for name in ("baseline", f"step-{self.step}") if self.run.read_evaluation(name) is not None]
+        self.notice("evaluations", names=names, upload_s=self.run.read_upload_s())
+
     def replay(self, step: int, reward: float) -> None:
         """A step with a reward of its own."""
         self.step = step

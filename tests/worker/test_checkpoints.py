@@ -250,3 +250,13 @@ def test_checkpoints_travel_through_a_real_s3_server(
     workshop.store.put_bytes(f"{prefix}adapter/weights.safetensors", b"weighty")
     assert restore(workshop, lease, workshop.folder / "resume") == 2
     assert json.loads((workshop.folder / "resume/trainer_state.json").read_text()) == {"step": 2}
+
+
+def test_who_goes_on_from_a_checkpoint_is_handed_its_evaluation_and_what_its_upload_took(workshop: Workshop) -> None:
+    saved_then_evaluated = [["baseline"], ["steps", 2], ["checkpoint_and_wait"], ["evaluate"], ["exit", 1]]
+    workshop.script(saved_then_evaluated, [["show_evaluations"], ["exit", 1]])
+    job_id = workshop.queue()
+    workshop.supervise(job_id)
+    workshop.supervise(job_id)
+    upload_s = workshop.event(job_id, "checkpoint")["upload_s"]
+    assert workshop.event(job_id, "evaluations") == {"names": ["baseline", "step-2"], "upload_s": upload_s}

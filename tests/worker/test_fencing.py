@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import make_url, select
 
 from core import keys
+from core.db import progress
 from core.db.models import Job, now
 from core.status import JobStatus, StatusReason
 from tests.factories import claim, event_codes, queued_job, read_events, read_job
@@ -189,7 +190,7 @@ def test_a_ledger_that_is_silent_for_less_than_a_lease_costs_nothing(workshop: W
 
 
 def test_a_worker_whose_clock_is_a_day_ahead_keeps_and_loses_its_lease_as_any_other(workshop: Workshop, tmp_path: Path):
-    """Leases live by the database's clock, deadlines by the monotonic one."""
+    """Leases and what a run does live by the database's clock, deadlines by the monotonic one."""
     (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 86_400\n")
     workshop.set(**SOON_OVER)
     workshop.script(SERVING)
@@ -201,6 +202,10 @@ def test_a_worker_whose_clock_is_a_day_ahead_keeps_and_loses_its_lease_as_any_ot
         wait_until(
             lambda before=ends_at: read_job(workshop.sessions, job_id).lease_expires_at > before, what="a renewal"
         )
+    with workshop.sessions() as session:
+        activity, at = read_job(workshop.sessions, job_id).activity, progress.clock(session)
+    assert activity is not None
+    assert at.timestamp() - 3600 < activity["since"] <= at.timestamp()
     assert claim(workshop.sessions, job_id, owner="second") is None
     skewed.suspend()
     wait_until(lambda: claim(workshop.sessions, job_id, owner="second"), what="the lease has run out")

@@ -5,14 +5,15 @@ import time
 import pytest
 
 from bench._chaos.samples import make_rollout
-from core.db import progress
+from core.db import checkpoints as committed
+from core.db import learning, progress
 from core.db.leases import LeaseLost
 from core.spec import RecordSpec
 from tests.factories import claimed, event_codes, expire, read_job
 from tests.polling import wait_until
 from tests.worker.slow_store import SlowStore
 from tests.worker.workshop import Workshop
-from worker.run_directory import CheckpointSaved, Notice, RolloutsDone, RunDirectory, StepDone
+from worker.run_directory import CheckpointSaved, CheckpointScored, Notice, RolloutsDone, RunDirectory, StepDone
 from worker.shipper import ENTRIES_PER_TRANSACTION, Shipper
 
 
@@ -132,6 +133,13 @@ def test_a_checkpoint_that_is_durable_leaves_the_disk(workshop, lease, run, ship
     assert not run.checkpoint(2).exists()
 
 
+def test_what_an_upload_took_is_told_to_the_trainer_and_kept(workshop, lease, run, shipper):
+    assert run.read_upload_s() is None
+    save_checkpoint(run, 2)
+    ship_all(shipper)
+    assert run.read_upload_s() == workshop.event(lease.job_id, "checkpoint")["upload_s"]
+
+
 def test_of_waiting_checkpoints_only_the_newest_and_the_best_are_uploaded(workshop, lease, run, shipper):
     for step in (2, 4, 6, 8):
         save_checkpoint(run, step, is_best=step == 4)
@@ -140,6 +148,56 @@ def test_of_waiting_checkpoints_only_the_newest_and_the_best_are_uploaded(worksh
     assert len(data) == 2
     assert read_job(workshop.sessions, lease.job_id).durable_step == 8
     assert not any(run.checkpoint(step).exists() for step in (2, 4, 6, 8))
+
+
+@pytest.fixture
+def slow_shipper(workshop: Workshop, lease, run, slow_store):
+    shipper = Shipper(workshop.sessions, slow_store, lease, run)
+    yield shipper
+    shipper.close()
+
+
+def score_checkpoint(run: RunDirectory, step: int) -> None:
+    run.append(CheckpointScored(at=time.time(), step=step, metrics={"held_out/pass_rate": 0.5}, is_best=True))
+
+
+def best_checkpoint(workshop: Workshop, lease) -> tuple[int, dict[str, float | None]]:
+    with workshop.sessions() as session:
+        ((step, metrics),) = [(row.step, row.metrics) for row in committed.usable(session, lease.job_id) if row.is_best]
+    return step, metrics
+
+
+def test_a_checkpoint_that_is_durable_learns_its_score_later(workshop, lease, run, shipper):
+    save_checkpoint(run, 2)
+    ship_all(shipper)
+    score_checkpoint(run, 2)
+    ship_all(shipper)
+    assert best_checkpoint(workshop, lease) == (2, {"held_out/pass_rate": 0.5})
+
+
+def test_a_score_that_comes_during_the_upload_is_not_lost(workshop, lease, run, slow_store, slow_shipper):
+    save_checkpoint(run, 2)
+    slow_shipper.ship()
+    score_checkpoint(run, 2)
+    slow_shipper.ship()
+    slow_store.go_on.set()
+    ship_all(slow_shipper)
+    assert best_checkpoint(workshop, lease) == (2, {"held_out/pass_rate": 0.5})
+    assert workshop.event(lease.job_id, "checkpoint")["best"] is True
+
+
+def test_a_waiting_checkpoint_that_turns_out_the_best_is_uploaded(workshop, lease, run, slow_store, slow_shipper):
+    save_checkpoint(run, 2)
+    slow_shipper.ship()
+    save_checkpoint(run, 4)
+    score_checkpoint(run, 4)
+    save_checkpoint(run, 6)
+    save_checkpoint(run, 8)
+    slow_store.go_on.set()
+    ship_all(slow_shipper)
+    assert best_checkpoint(workshop, lease) == (4, {"held_out/pass_rate": 0.5})
+    assert read_job(workshop.sessions, lease.job_id).durable_step == 8
+    assert not run.checkpoint(6).exists()
 
 
 def test_a_slow_store_delays_only_its_own_checkpoint(workshop, lease, run, slow_store):
@@ -169,3 +227,24 @@ def test_rollouts_on_record_are_bounded_in_number_and_age(workshop: Workshop, ru
     with workshop.sessions() as session:
         counts = [len(progress.rollouts(session, lease.job_id, step=step)) for step in range(1, 6)]
     assert counts == [0, 0, 2, 2, 2]
+
+
+def test_groups_are_counted_of_every_step_whatever_stays_of_their_rollouts(workshop: Workshop, run: RunDirectory):
+    lease = claimed(workshop.sessions, workshop.queue(record=RecordSpec(rollouts_per_step=0, steps=1)))
+    shipper = Shipper(workshop.sessions, workshop.store, lease, run)
+    for step in (1, 2, 3):
+        pair = [make_rollout("4").model_copy(update={"row": 7, "reward": reward}) for reward in (1.0, float(step > 2))]
+        run.append(RolloutsDone(at=time.time(), step=step, rollouts=tuple(pair)))
+        run.append(StepDone(at=time.time(), step=step, metrics={"phase/total_s": 1.0}))
+    ship_all(shipper)
+    shipper.close()
+    with workshop.sessions() as session:
+        taught = learning.taught(session, lease.job_id)
+    assert taught.prompts.ever_mixed.rows == (7,)
+    assert [(window.from_step, window.mixed, window.all_right) for window in taught.windows] == [
+        (1, 1, 0),
+        (2, 1, 0),
+        (3, 0, 1),
+    ]
+    assert taught.bill is not None
+    assert taught.bill.seconds == 3

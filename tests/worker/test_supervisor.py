@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -225,15 +226,27 @@ def test_a_reward_that_is_not_the_one_of_the_spec_is_never_run(workshop: Worksho
     assert (job.status, job.status_reason) == (JobStatus.FAILED, StatusReason.GRADER_FAILED)
 
 
-def test_a_model_that_this_worker_does_not_have_is_named(workshop: Workshop):
+def test_a_model_that_no_worker_has_is_named_and_waited_for(workshop: Workshop):
     workshop.script(HAPPY)
     job_id = workshop.queue(model=ModelRef(name="acme/secret", source=ModelSource.LOCAL, revision=None))
+    workshop.set(max_failures=2)
     workshop.supervise(job_id)
     job = read_job(workshop.sessions, job_id)
-    assert (job.status, job.status_reason) == (JobStatus.FAILED, StatusReason.MODEL_UNUSABLE)
-    assert job.error is not None
-    assert job.error["code"] == "model_not_registered"
-    assert "acme/secret" in job.error["message"]
+    assert (job.status, job.status_reason, job.failures) == (JobStatus.QUEUED, StatusReason.MODEL_UNUSABLE, 1)
+    workshop.supervise(job_id)
+    assert workshop.status(job_id) is JobStatus.PAUSED, "somebody can put it there"
+    assert "acme/secret" in read_events(workshop.sessions, job_id)[-1].message
+
+
+def test_a_model_whose_folder_is_not_on_this_worker_is_tried_elsewhere(workshop: Workshop, tmp_path: Path):
+    workshop.script(HAPPY)
+    workshop.set(models={"acme/secret": tmp_path / "not-there"})
+    job_id = workshop.queue(model=ModelRef(name="acme/secret", source=ModelSource.LOCAL, revision=None))
+    workshop.supervise(job_id)
+    assert workshop.status(job_id) is JobStatus.QUEUED
+    (tmp_path / "not-there").mkdir()
+    workshop.supervise(job_id)
+    assert workshop.status(job_id) is JobStatus.SUCCEEDED
 
 
 def test_a_worker_without_the_trainers_interpreter_gives_the_job_back(workshop: Workshop):

@@ -72,11 +72,14 @@ def look_up(asked: Rescore, context: Context) -> Found:
         within = choose_steps(counts, asked.limit)
         outlines = {step: rescoring.outlines(session, job.id, step) for step in within}
         shares = rescoring.silent_shares(session, job, within)
+        generated = rescoring.generated_groups(session, job, within)
     if training is None or held_out is None:
         raise RescoredThingGone("A data set of the job is gone.")
     choice = choose(outlines, spec.hyperparameters.num_generations, over_limit=sum(counts.values()) - _count(outlines))
     recorded = {
-        step: RecordedStep(coverage=_coverage(spec, outlines[step]), run_silent_share=shares.get(step))
+        step: RecordedStep(
+            coverage=_coverage(spec, outlines[step], generated.get(step)), run_silent_share=shares.get(step)
+        )
         for step in choice.steps
     }
     return Found(spec, version, training, held_out, recorded, choice, evaluations)
@@ -114,11 +117,14 @@ def _first_groups(outlines: Sequence[Outline], group_size: int, most_bytes: int)
     return outlines
 
 
-def _coverage(spec: JobSpec, outlines: Sequence[Outline]) -> Coverage:
+def _coverage(spec: JobSpec, outlines: Sequence[Outline], generated: float | None) -> Coverage:
+    """`generated`: groups, as the run told; unset: as many as a step is trained on, or as the record shows."""
     shape = spec.hyperparameters
+    shown = max((outline.index // shape.num_generations + 1 for outline in outlines), default=0)
+    groups = max(round(generated or shape.prompts_per_step), shown)
     return Coverage(
-        rollouts=shape.rollouts_per_step,
-        groups=shape.prompts_per_step,
+        rollouts=groups * shape.num_generations,
+        groups=groups,
         recorded_rollouts=len(outlines),
         recorded_groups=len(whole_groups(outlines, shape.num_generations)) // shape.num_generations,
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -9,13 +10,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from core.failpoints import failpoint
 from core.spec import JobSpec
 from core.status import Stage
-from worker.run_directory import CheckpointSaved, Notice, RunDirectory, StageStarted, StepDone, json_number
-from worker.training.checkpoints import republish_checkpoint, save_checkpoint
+from core.strict_json import json_number
+from worker.run_directory import CheckpointSaved, CheckpointScored, Notice, RunDirectory, StageStarted, StepDone
+from worker.training.checkpoints import save_checkpoint
 from worker.training.failures import SignalStarved
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.moment import Moment
-from worker.training.pace import Pace
+from worker.training.pace import Need, Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.scoreboard import Scoreboard
@@ -57,20 +59,29 @@ class StepEnd(TrainerCallback):
         self._metrics: dict[str, float | None] = {}
         """Of that step, as its checkpoint shows them."""
         self._pace = Pace()
-        stop.time_to_safe = self._pace.time_to_safe
-        stop.save_last_step = self._save_within
+        stop.is_saved = self._is_saved
+        stop.time_to_safe = self._time_to_safe
+        stop.save_last_step = self.save_last_good
 
-    def save_last_good(self) -> None:
-        """Save the last step that was taken, if it is not: the next one will not be, now."""
+    def save_last_good(self) -> bool:
+        """Save the last step that was taken, if it is not: the next one will not be, now. Whether it is saved."""
         moment = self._moment
-        if moment is None or self._saved_step == moment.state.global_step:
-            return
-        moment.bring_back(self._trainer)
-        self._save(moment.state.global_step, moment.progress, self._metrics, is_best=False)
+        if moment is not None and self._saved_step != moment.state.global_step:
+            moment.bring_back(self._trainer)
+            self._save(moment.state.global_step, moment.progress, self._metrics, is_best=False)
+        return self._saved_step == self._progress.step
 
-    def _save_within(self, grace_s: float) -> None:
-        if self._pace.save_cost_s <= grace_s:
-            self.save_last_good()
+    def _is_saved(self) -> bool:
+        """As during an evaluation of what was saved before it: to leave costs the evaluation alone."""
+        return not self._pace.in_step and self._saved_step == self._progress.step
+
+    def _time_to_safe(self) -> Need | None:
+        """The upload of an earlier checkpoint may be under way: it comes first."""
+        need, upload_s = self._pace.time_to_safe(), self._run.read_upload_s()
+        if need is None or upload_s is None:
+            return need
+        uploads = 2 if any(self._run.checkpoints.glob("step-*")) else 1
+        return replace(need, upload_s=uploads * upload_s)
 
     @property
     def _progress(self) -> Progress:
@@ -79,14 +90,15 @@ class StepEnd(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the evaluation that a stop kept the earlier attempt from."""
+        """Take the evaluation that a stop kept the earlier attempt from, or enter the one that it took after saving."""
         step = self._progress.step
         self._grader_log.tell(step)
         if self._evaluation_is_due(step) and _name(step) not in self._progress.scores:
-            metrics, is_best = self._evaluate(step)
-            if is_best:
-                republish_checkpoint(self._run, step, self._progress)
-                self._announce_checkpoint(step, metrics, is_best=True)
+            reused = self._scoreboard.reuse(_name(step))
+            if reused is None:
+                self._evaluate_saved(step)
+            else:
+                self._tell_score(step, reused)
             self._stop.check()
             self._rule_on_patience()
             if self._progress.ended_early is not None:
@@ -138,13 +150,8 @@ class StepEnd(TrainerCallback):
         self._grader_log.tell(step)
         if starved is not None:
             raise starved
-        is_best = False
-        if self._evaluation_is_due(step) and not self._stop.wanted:
-            evaluated, is_best = self._evaluate(step)
-            metrics.update(evaluated)
-            self._rule_on_patience()
-            self._moment = Moment.now(self._trainer, self._progress)  # with the score
-        if is_best or self._checkpoint_is_due(step):
+        is_best = self._evaluation_is_due(step) and not self._stop.wanted and self._evaluate_step(step, metrics)
+        if self._saved_step != step and (is_best or self._checkpoint_is_due(step)):
             self._save(step, self._progress, metrics, is_best=is_best)
         control.should_training_stop |= self._stop.wanted or self._progress.ended_early is not None
         if step < self._spec.max_steps:
@@ -198,6 +205,33 @@ class StepEnd(TrainerCallback):
         is_last = step >= self._spec.max_steps or self._progress.ended_early is not None
         return regular or is_last or self._stop.wanted or self._save_clock.is_due()
 
+    def _evaluate_step(self, step: int, metrics: dict[str, float | None]) -> bool:
+        """Add the evaluation to the step's metrics; whether it is the best so far.
+
+        A checkpoint that is due is saved before: a kill inside a long evaluation then costs the evaluation alone.
+        """
+        if self._checkpoint_is_due(step):
+            self._save(step, self._progress, metrics, is_best=False)
+            is_best = self._evaluate_saved(step)
+        else:
+            evaluated, is_best = self._evaluate(step)
+            metrics.update(evaluated)
+        self._rule_on_patience()
+        self._moment = Moment.now(self._trainer, self._progress)  # with the score
+        return is_best
+
+    def _evaluate_saved(self, step: int) -> bool:
+        """Evaluate the policy of a checkpoint that is there. Who resumes from it finds the score in the ledger."""
+        metrics, is_best = self._evaluate(step)
+        if metrics:
+            self._tell_score(step, metrics)
+        self._save_clock.begin()
+        return is_best
+
+    def _tell_score(self, step: int, metrics: dict[str, float | None]) -> None:
+        is_best = self._scoreboard.is_best(_name(step))
+        self._run.append(CheckpointScored(at=time.time(), step=step, metrics=metrics, is_best=is_best))
+
     def _evaluate(self, step: int) -> tuple[dict[str, float | None], bool]:
         self._run.append(StageStarted(at=time.time(), stage=Stage.EVALUATING))
         try:
@@ -210,12 +244,9 @@ class StepEnd(TrainerCallback):
     def _save(self, step: int, progress: Progress, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
             save_checkpoint(self._trainer, self._run, progress)
-        self._saved_step = step
         self._save_clock.note_save(self._pace.save_cost_s)
-        self._announce_checkpoint(step, metrics, is_best=is_best)
-
-    def _announce_checkpoint(self, step: int, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         self._run.append(CheckpointSaved(at=time.time(), step=step, metrics=dict(metrics), is_best=is_best))
+        self._saved_step = step
 
 
 def _name(step: int) -> str:

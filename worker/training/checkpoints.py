@@ -15,7 +15,8 @@ import shutil
 from pathlib import Path
 
 from core.failpoints import failpoint
-from worker.run_directory import RunDirectory, write_atomically
+from worker.files import write_atomically
+from worker.run_directory import RunDirectory
 from worker.training.export import save_policy
 from worker.training.progress import Progress
 from worker.training.trainer import PodiumTrainer
@@ -40,13 +41,6 @@ def save_checkpoint(trainer: PodiumTrainer, run: RunDirectory, progress: Progres
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def republish_checkpoint(run: RunDirectory, step: int, progress: Progress) -> None:
-    """The checkpoint that this run was resumed from, again, with what has been learned about it since."""
-    draft = _new_draft(run, step)
-    shutil.copytree(run.resume, draft, dirs_exist_ok=True)
-    _publish(draft, run.checkpoint(step), progress)
 
 
 def load_progress(folder: Path) -> Progress:

@@ -21,7 +21,8 @@ CISPO_EPSILON_HIGH = 5.0
 
 
 def grpo_config(spec: JobSpec, device: Device, output_dir: Path) -> GRPOConfig:
-    return GRPOConfig(output_dir=str(output_dir), **grpo_arguments(spec, device))
+    """TRL would start an engine of its own: ours is given to the trainer (`worker.training.vllm`)."""
+    return GRPOConfig(output_dir=str(output_dir), **grpo_arguments(spec, device) | {"use_vllm": False})
 
 
 def lora_config(spec: JobSpec) -> LoraConfig | None:
@@ -136,12 +137,8 @@ def _generation_arguments(spec: JobSpec) -> dict[str, Any]:
         "chat_template_kwargs": dict(spec.chat_template_kwargs),
         "use_vllm": wanted.use_vllm,
     }
-    if wanted.use_vllm:
-        arguments |= {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
-        if wanted.max_prompt_length is not None:
-            arguments["vllm_max_model_length"] = wanted.max_prompt_length + wanted.max_completion_length
-        if wanted.loss_type is LossType.VESPO:
-            arguments["vllm_importance_sampling_mode"] = "token_truncate"
+    if wanted.use_vllm and wanted.loss_type is LossType.VESPO:
+        arguments["vllm_importance_sampling_mode"] = "token_truncate"
     return arguments
 
 

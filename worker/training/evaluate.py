@@ -86,7 +86,7 @@ class Evaluator:
         Raises `Stopped` between batches when told to stop, and as `require_rewards` when no answer can be graded.
         """
         started = time.monotonic()
-        with _untouched_training(self.model, self.device):
+        with untouched_training(self.model, self.device):
             greedy = self._answer_all(self._greedy, step)
             sampled = [self._answer_all(decoding, step) for decoding in self._sampled]
         results = tuple(
@@ -176,7 +176,7 @@ class Evaluator:
 
 
 @contextmanager
-def _untouched_training(model: PreTrainedModel, device: Device) -> Iterator[None]:
+def untouched_training(model: PreTrainedModel, device: Device) -> Iterator[None]:
     """Evaluation mode (no dropout, no gradient), with every random state put back as it was."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     was_training = model.training

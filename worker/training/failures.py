@@ -36,10 +36,24 @@ class ModelUnusable(RunFailed):
 
 
 class HubUnreachable(RunFailed):
-    reason = StatusReason.MODEL_UNUSABLE
+    """Nobody can say whether the model is there: an outage, which is no failure of the job."""
+
+    reason = StatusReason.HUB_FAILED
     code = "hub_unreachable"
     default_fix = "Check the worker's way to the Hub (HF_ENDPOINT, proxy, token); the job is tried again by itself."
     retryable = True
+
+
+class ModelVanished(RunFailed):
+    """The hub has or gives it no more, or may not be asked. Somebody may bring it back, and the run goes on then."""
+
+    reason = StatusReason.MODEL_UNUSABLE
+    code = "model_vanished"
+    pauses = True
+    default_fix = (
+        "Bring the repository back at that commit, or into the worker's cache, or give the worker a token that may "
+        "read it (HF_TOKEN); then resume the job. Or register a copy in PODIUM_MODELS and create a new job with it."
+    )
 
 
 class NoChatTemplate(RunFailed):
@@ -120,11 +134,61 @@ class VllmNotInstalled(RunFailed):
     default_fix = "Set hyperparameters.use_vllm to false, or install the `vllm` extra where the trainer runs."
 
 
+class VllmUnsupported(RunFailed):
+    reason = StatusReason.INVALID_SPEC
+    code = "vllm_unsupported"
+    default_fix = (
+        "Install a supported version where the trainer runs (pip install 'vllm>=0.22,<=0.31.0'), or set "
+        "hyperparameters.use_vllm to false."
+    )
+
+
+class SamplerCannotMerge(RunFailed):
+    reason = StatusReason.INVALID_SPEC
+    code = "sampler_cannot_merge"
+    default_fix = "Adapt linear layers only (adapter.target_modules), or set hyperparameters.use_vllm to false."
+
+
+class SamplerFailed(RunFailed):
+    """The vLLM engine raised, died, or took weights that it does not serve."""
+
+    reason = StatusReason.SAMPLER_FAILED
+    code = "sampler_failed"
+    default_fix = (
+        "trainer.log has the engine's own words. The job is tried again by itself; if it fails so each time, set "
+        "hyperparameters.use_vllm to false."
+    )
+    retryable = True
+
+
+class StaleSampler(RunFailed):
+    """vLLM samples from other weights than those that are trained. The last good step has been saved."""
+
+    reason = StatusReason.SAMPLER_FAILED
+    code = "sampler_stale"
+    pauses = True
+    default_fix = (
+        "Nothing was trained on its samples. Resume the job to start the engine anew; if it happens again, set "
+        "hyperparameters.vllm_native_adapter to false or use_vllm to false, and report it with the versions."
+    )
+
+
 class OutOfMemory(RunFailed):
     reason = StatusReason.OUT_OF_MEMORY
     code = "out_of_memory"
     default_fix = "Lower hyperparameters.rollouts_per_pass or max_completion_length, or use a larger GPU."
     retryable = True
+
+
+class SamplerDoesNotFit(OutOfMemory):
+    """The trainer leaves too little of the GPU for a vLLM engine."""
+
+    code = "vllm_does_not_fit"
+    default_fix = (
+        "Set hyperparameters.use_vllm to false, method qlora, rollouts_per_pass or max_completion_length lower, or use "
+        "a larger GPU."
+    )
+    retryable = False
 
 
 class DiskFull(RunFailed):
@@ -156,15 +220,17 @@ def named_failure(error: Exception) -> RunFailed:
         case SandboxUnavailable():
             return NoSandbox(error.message, fix=error.fix)
         case torch.OutOfMemoryError() | MemoryError():
-            return OutOfMemory(_first_line(error) or "The machine's memory is full.")
+            return OutOfMemory(first_line(error) or "The machine's memory is full.")
         case RuntimeError() if any(words in str(error) for words in _ALLOCATION_FAILURES):
-            return OutOfMemory(_first_line(error))
+            return OutOfMemory(first_line(error))
+        case _ if type(error).__module__.partition(".")[0] == "vllm":
+            return SamplerFailed(f"vLLM failed: {type(error).__name__}: {first_line(error)}")
         case _ if _means_disk_full(error):
-            return DiskFull(f"The worker's disk is full: {_first_line(error)}")
+            return DiskFull(f"The worker's disk is full: {first_line(error)}")
         case InvalidFile():
             return DataUnusable(error.message, fix=error.fix)
         case _:
-            return TrainerCrashed(f"The trainer crashed: {type(error).__name__}: {_first_line(error)}")
+            return TrainerCrashed(f"The trainer crashed: {type(error).__name__}: {first_line(error)}")
 
 
 def _means_disk_full(error: Exception) -> bool:
@@ -174,5 +240,5 @@ def _means_disk_full(error: Exception) -> bool:
     return any(words in str(error) for words in _FULL_DISK)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:500]

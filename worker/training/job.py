@@ -28,21 +28,23 @@ from worker.run_directory import (
 from worker.training import config
 from worker.training.callbacks import StepEnd
 from worker.training.checkpoints import load_progress
-from worker.training.data import RunData, load_data, training_set
+from worker.training.data import RunData, load_data, tokenize, training_set
 from worker.training.environment import Device, describe_environment, detect_device
 from worker.training.evaluate import Evaluator
 from worker.training.export import export_result, name_base
-from worker.training.failures import GradingUnreliable, SignalStarved, named_failure
+from worker.training.failures import GradingUnreliable, SignalStarved, StaleSampler, named_failure
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import GradingWatch, Rewards, open_rewards
+from worker.training.sampling.sampler import step_sampler
 from worker.training.scoreboard import Scoreboard
 from worker.training.signal_probe import probe_signal
-from worker.training.stop import Stopped, StopRequest, TrainingOver
+from worker.training.stop import Decision, Stopped, StopRequest, TrainingOver, Verdict
 from worker.training.trainer import PodiumTrainer
+from worker.training.vllm.start import open_sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
         if plan.resume_step is not None:
             progress = load_progress(run.resume)
         phases.tell(partial(_show_pulse, run, progress))
-        stop.arm(partial(_leave, run, plan, progress), grace_s=plan.stop_grace_s)
+        stop.arm(partial(_leave, run, progress), partial(_tell_decision, run, progress), grace_s=plan.stop_grace_s)
         if plan.probe is not None:
             report = _probe(run, plan, plan.probe, phases, stop)
             return Outcome(kind="finished", step=0, report=report)
@@ -83,7 +85,7 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
     with _rewards_that_tell(run, spec, progress) as rewards:
         with phases.phase(Phase.LOAD):
             bench = _load(run, plan, rewards, device, progress, phases, stop)
-        if not bench.scoreboard.reuse("baseline"):
+        if bench.scoreboard.reuse("baseline") is None:
             _start_stage(run, Stage.BASELINE)
             bench.scoreboard.take("baseline", 0)
         _start_stage(run, Stage.TRAINING)
@@ -91,10 +93,10 @@ def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTime
             _train(run, plan, bench.trainer, progress, stop)
             _start_stage(run, Stage.EVALUATING)
             bench.scoreboard.take("final", progress.step)
-        except (GradingUnreliable, SignalStarved):
+        except (GradingUnreliable, SignalStarved, StaleSampler):
             bench.step_end.save_last_good()
             raise
-    stop.worth_finishing = True
+    stop.write_result()
     _start_stage(run, Stage.EXPORTING)
     trainer = bench.trainer
     with phases.phase(Phase.EXPORT):
@@ -139,6 +141,7 @@ def _load(
     tokenizer = load_tokenizer(plan)
     data = load_data(run, spec, tokenizer)
     _report_data(run, data)
+    prompts = training_set(data.training, spec.hyperparameters.prompts_per_step)
     trainer = PodiumTrainer(
         rows=data.training,
         rewards=rewards,
@@ -150,7 +153,8 @@ def _load(
         watched=spec.watch,
         model=load_policy(run, plan, tokenizer, device),
         args=config.grpo_config(spec, device, run.path / ".trl"),
-        train_dataset=training_set(data.training, spec.hyperparameters.prompts_per_step),
+        train_dataset=prompts,
+        step_sampler=step_sampler(spec, prompts, data.training, progress.histories),
         processing_class=tokenizer,
         peft_config=config.lora_config(spec),
         fast_path=spec.hyperparameters.fast_path,
@@ -158,6 +162,9 @@ def _load(
     )
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
+    if spec.hyperparameters.use_vllm:
+        prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
+        trainer.sample_with(open_sampler(trainer, run, spec, prompts, device, phases))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
     evaluator.on_batch = phases.beat
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
@@ -187,15 +194,35 @@ def _show_pulse(run: RunDirectory, progress: Progress, phase: Phase, since: floa
     run.write_pulse(Pulse(phase=phase, since=since, longest_s=longest_s, step=progress.step))
 
 
-def _leave(run: RunDirectory, plan: RunPlan, progress: Progress, needed_s: float) -> NoReturn:
+def _tell_decision(run: RunDirectory, progress: Progress, decision: Decision) -> None:
+    """Called from a signal handler."""
+    need, step = decision.need, progress.step
+    needed = (
+        f"the rest of step {step + 1} takes {need.step_s:.1f} s, its checkpoint {need.save_s:.1f} s and the upload"
+        f" {need.upload_s:.1f} s, as measured; {decision.grace_s:.0f} s are granted."
+    )
+    outcome = {
+        Verdict.FINISH: f"The step is finished and saved: {needed}",
+        Verdict.SAVE_LAST: f"Left in the middle of step {step + 1}, with step {step} saved: {needed}",
+        Verdict.LEAVE: f"Left in the middle of step {step + 1}, with nothing more saved: {needed}",
+    }[decision.verdict]
+    data = {
+        "step": step,
+        "decision": decision.verdict,
+        "step_s": round(need.step_s, 1),
+        "save_s": round(need.save_s, 1),
+        "upload_s": round(need.upload_s, 1),
+        "needed_s": round(need.total_s, 1),
+        "grace_s": decision.grace_s,
+    }
+    if decision.verdict is Verdict.FINISH:
+        run.append(Notice(at=time.time(), code="step_finished", message=outcome, data=data))
+    else:
+        run.append(Notice(at=time.time(), level="warn", code="step_abandoned", message=outcome, data=data))
+
+
+def _leave(run: RunDirectory, progress: Progress) -> NoReturn:
     """Called from a signal handler: end this process now, in the middle of whatever it does."""
-    if needed_s:
-        message = (
-            f"Left in the middle of step {progress.step + 1}: it and its checkpoint would have taken {needed_s:.0f} s, "
-            f"and {plan.stop_grace_s:.0f} s were granted."
-        )
-        data = {"step": progress.step, "needed_s": round(needed_s, 1), "grace_s": plan.stop_grace_s}
-        run.append(Notice(at=time.time(), level="warn", code="step_abandoned", message=message, data=data))
     run.write_outcome(Outcome(kind="stopped", step=progress.step))
     os._exit(STOPPED_EXIT_CODE)
 
@@ -217,7 +244,9 @@ def _summarise(plan: RunPlan, bench: Workbench, progress: Progress, phases: Phas
         steps_without_gradient=tally.steps_without_gradient,
         truncated_share=tally.truncated_share,
         ungraded_rollouts=tally.ungraded_rollouts,
-        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.fast_path_facts,
+        left_out_rollouts=tally.left_out_rollouts,
+        left_out_tokens=tally.left_out_tokens,
+        resolved_parameters=config.resolved_parameters(plan.spec, bench.device) | bench.trainer.facts,
     )
 
 

@@ -3,12 +3,19 @@
 Safetensors only, and never code from a model repository: weights of strangers are data here, nothing else.
 """
 
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub import is_offline_mode
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from peft import PeftModel, set_peft_model_state_dict
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError
@@ -24,12 +31,16 @@ from worker.training.failures import (
     BitsandbytesNotInstalled,
     HubUnreachable,
     ModelUnusable,
+    ModelVanished,
     QloraNeedsCuda,
     RunFailed,
-    VllmNotInstalled,
 )
+from worker.training.vllm.versions import require_supported_vllm
 
 _SAFELY = {"trust_remote_code": False}
+_VANISHED = (RepositoryNotFoundError, RevisionNotFoundError)
+"""A gated repository is of the first kind."""
+_FORBIDDEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _LOADING_ERRORS = (OSError, ValueError, ImportError, KeyError, AttributeError, SafetensorError)
 """What transformers raises for a repository that it cannot use; it has no class of its own for that."""
 
@@ -41,8 +52,8 @@ def check_method(spec: JobSpec, device: Device) -> None:
             raise QloraNeedsCuda("QLoRA keeps the base in 4 bits with bitsandbytes, which needs a CUDA device.")
         if find_spec("bitsandbytes") is None:
             raise BitsandbytesNotInstalled("QLoRA needs bitsandbytes, which the trainer's environment lacks.")
-    if spec.hyperparameters.use_vllm and find_spec("vllm") is None:
-        raise VllmNotInstalled("use_vllm is set, but vLLM is not installed in the trainer's environment.")
+    if spec.hyperparameters.use_vllm:
+        require_supported_vllm()
 
 
 def load_tokenizer(plan: RunPlan) -> PreTrainedTokenizerBase:
@@ -126,11 +137,21 @@ def _four_bits(device: Device) -> dict[str, Any]:
 def _unusable(plan: RunPlan, part: str, error: Exception) -> RunFailed:
     name = plan.spec.model.name
     causes = list(_causes(error))
-    if any(isinstance(cause, LocalEntryNotFoundError) for cause in causes) or any(
-        isinstance(cause, HfHubHTTPError) and cause.response.status_code >= 500 for cause in causes
-    ):
+    if any(isinstance(cause, _VANISHED) or _status(cause) in _FORBIDDEN for cause in causes):
+        return ModelVanished(f"The Hub does not have {name}, or not for this worker: {_summary(error)}")
+    if is_offline_mode() and any(isinstance(cause, LocalEntryNotFoundError) for cause in causes):
+        return ModelVanished(f"This worker asks no Hub (HF_HUB_OFFLINE), and does not have {name} in its cache.")
+    if any(isinstance(cause, LocalEntryNotFoundError) or _means_trouble(_status(cause)) for cause in causes):
         return HubUnreachable(f"The Hub did not answer while the {part} of {name} was loaded: {_summary(error)}")
     return ModelUnusable(f"The {part} of {name} cannot be loaded: {_summary(error)}")
+
+
+def _status(error: BaseException) -> int | None:
+    return error.response.status_code if isinstance(error, HfHubHTTPError) else None
+
+
+def _means_trouble(status: int | None) -> bool:
+    return status is not None and (status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS)
 
 
 def _causes(error: BaseException | None) -> Any:

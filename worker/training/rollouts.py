@@ -1,11 +1,12 @@
 """What one generation batch taught: its journal entry, its silent groups, its metrics."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import correlation, fmean, pstdev
 
-from core.signal import is_silent
+from core.signal import GroupOutcome, is_silent, outcome_of
 from worker.run_directory import Rollout, RolloutsDone
 from worker.training.rewards import Completion, Scored, journal_extra, journal_grades
 
@@ -24,6 +25,17 @@ class RolloutBatch:
         size = self.num_generations
         groups = [self.scored[start : start + size] for start in range(0, len(self.scored), size)]
         return [[score.reward for score in group if score.reward is not None] for group in groups]
+
+    @property
+    def graded_groups(self) -> list[list[tuple[float, int]]]:
+        """Reward and tokens of each group's graded rollouts."""
+        lines = [
+            (score.reward, len(completion.token_ids))
+            for score, completion in zip(self.scored, self.completions, strict=True)
+        ]
+        size = self.num_generations
+        groups = [lines[start : start + size] for start in range(0, len(lines), size)]
+        return [[(reward, tokens) for reward, tokens in group if reward is not None] for group in groups]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +66,9 @@ class Signal:
 
 def find_signal(groups: Sequence[Sequence[float]], pass_threshold: float) -> Signal:
     """`groups`: the rewards of each group."""
-    graded = [rewards for rewards in groups if rewards]
-    silent = [rewards[0] for rewards in graded if is_silent(rewards)]
-    right = sum(reward >= pass_threshold for reward in silent)
-    return Signal(len(graded), right, len(silent) - right)
+    outcomes = Counter(outcome_of(rewards, pass_threshold) for rewards in groups)
+    right, wrong = outcomes[GroupOutcome.ALL_RIGHT], outcomes[GroupOutcome.ALL_WRONG]
+    return Signal(outcomes[GroupOutcome.MIXED] + right + wrong, right, wrong)
 
 
 def spread_metrics(batch: RolloutBatch) -> dict[str, float]:
@@ -73,10 +84,25 @@ def spread_metrics(batch: RolloutBatch) -> dict[str, float]:
     return metrics
 
 
+def length_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """`signal/reward_length_correlation`: Pearson's r of reward and tokens inside the groups, pooled over them.
+
+    Only what differs inside a group moves the policy, so this is how hard the step pulled at the length. Absent where
+    nothing differs.
+    """
+    rewards: list[float] = []
+    lengths: list[float] = []
+    for group in batch.graded_groups:
+        if not is_silent([reward for reward, _ in group]):
+            rewards += _around_mean([reward for reward, _ in group])
+            lengths += _around_mean([tokens for _, tokens in group])
+    return {"signal/reward_length_correlation": correlation(rewards, lengths)} if any(lengths) else {}
+
+
 def journal_entry(
-    batch: RolloutBatch, *, step: int, prompts: Sequence[str], advantages: Sequence[float]
+    batch: RolloutBatch, *, step: int, prompts: Sequence[str], advantages: Sequence[float | None]
 ) -> RolloutsDone:
-    """`prompts`: one text per group, as the model read it."""
+    """`prompts`: one text per group, as the model read it. An advantage of None: not trained on."""
     lines = zip(batch.completions, batch.scored, advantages, strict=True)
     rollouts = tuple(
         Rollout(
@@ -94,3 +120,7 @@ def journal_entry(
         for index, (completion, scored, advantage) in enumerate(lines)
     )
     return RolloutsDone(at=time.time(), step=step, rollouts=rollouts)
+
+
+def _around_mean(values: Sequence[float]) -> list[float]:
+    return [value - fmean(values) for value in values]

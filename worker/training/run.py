@@ -16,6 +16,7 @@ QUIET = {
     "DISABLE_SAFETENSORS_CONVERSION": "1",  # transformers would ask a bot on the Hub to convert pickled weights
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TQDM_DISABLE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
 }
 
 

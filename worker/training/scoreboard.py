@@ -39,13 +39,12 @@ class Scoreboard:
         self._warn_of_errors(name, evaluation)
         return self._enter(name, evaluation)
 
-    def reuse(self, name: str) -> bool:
-        """Enter an evaluation that an earlier attempt took; False when there is none that can be relied on."""
+    def reuse(self, name: str) -> dict[str, float | None] | None:
+        """Enter an evaluation that an earlier attempt took; None when there is none that `take` would have kept."""
         evaluation = self.run.read_evaluation(name)
-        if evaluation is None or not self._is_reliable(evaluation):
-            return False
-        self._enter(name, evaluation)
-        return True
+        if evaluation is None or (name in JUDGED and not self._is_reliable(evaluation)):
+            return None
+        return self._enter(name, evaluation)
 
     def is_best(self, name: str) -> bool:
         return self.progress.best_evaluation == name

@@ -2,8 +2,12 @@
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import FrameType
 from typing import NoReturn
+
+from worker.training.pace import Need
 
 
 class Stopped(Exception):
@@ -14,21 +18,46 @@ class TrainingOver(Exception):
     """A rule of the job ends training where no step is under way: the final evaluation comes next."""
 
 
+class Verdict(StrEnum):
+    FINISH = "finish"
+    """The step, its save and its upload fit."""
+    SAVE_LAST = "save_last"
+    """The step does not fit; what was done before it does."""
+    LEAVE = "leave"
+    """Not even that: what is not durable yet is done again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    need: Need
+    grace_s: float
+
+
+def decide(need: Need, grace_s: float) -> Decision:
+    if need.fits(grace_s):
+        return Decision(Verdict.FINISH, need, grace_s)
+    return Decision(Verdict.SAVE_LAST if need.without_the_step.fits(grace_s) else Verdict.LEAVE, need, grace_s)
+
+
 class StopRequest:
     """Whether this process was told to stop. Training asks at each step's end, evaluations after each batch.
 
-    SIGTERM grants `grace_s` seconds. Where the step and its checkpoint do not fit into them, the process saves the step
-    before it, if it is not, and leaves at once: the rest of the step would be paid for and lost. Likewise where there
-    is nothing to save.
+    SIGTERM grants `grace_s` seconds. Where the step, its checkpoint and the upload of that do not fit into them, the
+    process saves the step before it, if it is not and that fits, and leaves at once: the rest of the step would be paid
+    for and lost. Likewise where there is nothing to save.
     """
 
     def __init__(self) -> None:
         self.wanted = False
-        self.time_to_safe: Callable[[], float | None] = lambda: None
-        """Seconds until all that was done is saved; None where nobody can say."""
-        self.save_last_step: Callable[[float], None] = lambda _grace_s: None
-        """Called in the middle of a step that will not be finished, to save the one before it."""
-        self._leave: Callable[[float], NoReturn] | None = None
+        self.is_saved: Callable[[], bool] = lambda: False
+        """Whether no step is under way, and the last one is saved."""
+        self.time_to_safe: Callable[[], Need | None] = lambda: None
+        """Until all that was done is durable; None where nobody can say."""
+        self.save_last_step: Callable[[], bool] = lambda: False
+        """Called in the middle of a step that will not be finished, to save the one before it; whether it is saved."""
+        self._leave: Callable[[], NoReturn] | None = None
+        self._tell: Callable[[Decision], None] = lambda _decision: None
         self._grace_s = 0.0
         self.worth_finishing = False
         """Whether to leave at once would lose what can still be saved: steps, or a result that is being written."""
@@ -38,9 +67,16 @@ class StopRequest:
         signal.signal(signal.SIGTERM, self._hurry)
         signal.signal(signal.SIGINT, self._remember)
 
-    def arm(self, leave: Callable[[float], NoReturn], *, grace_s: float) -> None:
-        """From now on `leave(needed_s)` ends the process where the grace is too short, or nothing is to be saved."""
-        self._leave, self._grace_s = leave, grace_s
+    def arm(self, leave: Callable[[], NoReturn], tell: Callable[[Decision], None], *, grace_s: float) -> None:
+        """From now on `leave()` ends the process where the grace is too short, or nothing is to be saved; `tell` hears
+        what was decided about a step.
+        """
+        self._leave, self._tell, self._grace_s = leave, tell, grace_s
+
+    def write_result(self) -> None:
+        """From now on what is under way is finished, however long it takes: steps there are none any more."""
+        self.worth_finishing = True
+        self.is_saved, self.time_to_safe = lambda: False, lambda: None
 
     def check(self) -> None:
         """Raise `Stopped` if told to."""
@@ -54,9 +90,14 @@ class StopRequest:
         self.wanted = True
         if self._leave is None:
             return
-        if not self.worth_finishing:
-            self._leave(0.0)
-        needed_s = self.time_to_safe()
-        if needed_s is not None and needed_s > self._grace_s:
-            self.save_last_step(self._grace_s)
-            self._leave(needed_s)
+        if not self.worth_finishing or self.is_saved():
+            self._leave()
+        need = self.time_to_safe()
+        if need is None:
+            return
+        decision = decide(need, self._grace_s)
+        if decision.verdict is Verdict.SAVE_LAST and not self.save_last_step():
+            decision = replace(decision, verdict=Verdict.LEAVE)
+        self._tell(decision)
+        if decision.verdict is not Verdict.FINISH:
+            self._leave()

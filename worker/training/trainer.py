@@ -1,6 +1,7 @@
 """TRL's trainer with our graders, our journal, a clock on each phase, and exact resumption.
 
 Written against TRL 1.16.0, the pinned version. Every override calls its parent; none of the algorithm is changed.
+Which prompts a step is trained on is TRL's choice too, unless the job asks otherwise (`worker.training.sampling`).
 Below it stands the fast path (`worker.training.fast_path`), which leaves out what changes no gradient.
 """
 
@@ -15,6 +16,7 @@ from core.rows import Row
 from core.signal import is_silent
 from core.watch import WatchedField
 from worker.run_directory import RolloutsDone
+from worker.training.fast_path.support import Saving, obstacles
 from worker.training.fast_path.trainer import FastPathTrainer
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Tally
@@ -26,8 +28,12 @@ from worker.training.rewards import (
     grader_metrics,
     reward_metrics,
 )
-from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, spread_metrics
+from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, length_metrics, spread_metrics
+from worker.training.sampling.drawn import Drawn
+from worker.training.sampling.sampler import StepSampler
+from worker.training.sampling.statistics import trl_metrics
 from worker.training.text_health import text_metrics
+from worker.training.vllm.sampler import ColocatedSampler
 from worker.training.watch import Watch
 
 BUFFER_FILE = "rollout_buffer.pt"
@@ -67,9 +73,12 @@ class PodiumTrainer(FastPathTrainer):
         phases: PhaseTimer,
         on_rollouts: Callable[[RolloutsDone], None],
         watched: Sequence[WatchedField] = (),
+        step_sampler: StepSampler | None = None,
         **trl_arguments: Any,
     ) -> None:
-        """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored."""
+        """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored.
+        `step_sampler`: unset, a step's prompts are those that TRL's sampler has for it.
+        """
         self._tally = tally
         self._batch_metrics: dict[str, float] = {}
         self._rows = rows
@@ -81,12 +90,30 @@ class PodiumTrainer(FastPathTrainer):
         self._watched = Watch(watched)
         self._columns = [RewardColumn(name) for name in rewards.names]
         self._batch: RolloutBatch | None = None
+        """What TRL makes its batch of."""
+        self._step_sampler = step_sampler
+        self._drawn: Drawn | None = None
+        """Generated and graded before TRL asks for it."""
         super().__init__(reward_funcs=list(self._columns), **trl_arguments)
         self.accelerator.backward = phases.timed(Phase.BACKWARD, self.accelerator.backward)
-        if self.use_vllm:
-            self.vllm_generation.sync_weights = phases.timed(Phase.WEIGHT_SYNC, self.vllm_generation.sync_weights)
+        self._sampler: ColocatedSampler | None = None
+
+    def sample_with(self, sampler: ColocatedSampler) -> None:
+        """Rollouts come from it: it takes the place of TRL's vLLM engine, which begins with the trainer."""
+        self._sampler = sampler
+        self.use_vllm, self.vllm_generation, self._last_loaded_step = True, sampler, -1
+        if self._saves(Saving.CORRECTION):
+            self.obstacles = obstacles(self)  # some are obstacles with vLLM only
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How it trained, for the results: JSON values."""
+        return self.fast_path_facts | (self._sampler.facts if self._sampler is not None else {})
 
     # Rollouts and rewards.
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        return super()._generate(prompts) if self._drawn is None else self._drawn.generation
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         with self._phases.phase(Phase.GENERATION):
@@ -97,29 +124,57 @@ class PodiumTrainer(FastPathTrainer):
     ) -> torch.Tensor:
         """Grade every rollout once with all terms, then let TRL collect the numbers term by term."""
         with self._phases.phase(Phase.REWARD):
-            texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-            answers = [
-                Completion(self._rows[example["row"]], text, ids, is_truncated=not self._is_finished(ids))
-                for example, text, ids in zip(inputs, texts, completion_ids, strict=True)
-            ]
-            scored = self.rewards.score(answers, step=self.state.global_step)
-            self._batch = RolloutBatch(answers, scored, self.num_generations)
+            batch = self._batch = self._grade(inputs, completion_ids) if self._drawn is None else self._drawn.batch
             for column in self._columns:
-                column.values = [score.value(column.__name__) for score in scored]
+                column.values = [score.value(column.__name__) for score in batch.scored]
             rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
             return rewards
 
+    def _grade(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> RolloutBatch:
+        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        answers = [
+            Completion(self._rows[example["row"]], text, ids, is_truncated=not self._is_finished(ids))
+            for example, text, ids in zip(inputs, texts, completion_ids, strict=True)
+        ]
+        return RolloutBatch(answers, self.rewards.score(answers, step=self.state.global_step), self.num_generations)
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Raises `GradingUnreliable` where the rollouts are not to be trained on; they are in the journal then too."""
+        if self._step_sampler is not None:
+            return self._generate_and_score_draw(self._step_sampler, inputs)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        batch, step = self._batch, self.state.global_step + 1
-        assert batch is not None
+        assert self._batch is not None
         prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
-        advantages = output["advantages"].tolist()
+        self._account_for(self._batch, prompts, output["advantages"].tolist())
+        return output
+
+    def _generate_and_score_draw(self, sampler: StepSampler, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL makes its batch of the groups that are trained on; what is counted and recorded is all of them."""
+        grade = self._phases.timed(Phase.REWARD, self._grade)
+        draw = sampler.draw(inputs, step=self.state.global_step, generate=self._generate_ahead, grade=grade)
+        self._drawn = draw.trained
+        try:
+            output: dict[str, Any] = super()._generate_and_score_completions(self._drawn.inputs)
+        finally:
+            self._drawn = None
+        batch = draw.everything.batch
+        for name, value in trl_metrics(batch, self.rewards.names, self.reward_weights).items():
+            self._metrics["train"][name] = [value]
+        prompts = self.processing_class.batch_decode(draw.everything.generation.prompt_ids[:: self.num_generations])
+        self._account_for(batch, prompts, draw.advantages(output["advantages"].tolist()))
+        self._batch_metrics |= draw.metrics
+        return output
+
+    def _generate_ahead(self, inputs: list[dict[str, Any]]) -> Any:
+        return super()._generate([example["prompt"] for example in inputs])
+
+    def _account_for(self, batch: RolloutBatch, prompts: Sequence[str], advantages: Sequence[float | None]) -> None:
+        """Journal, error rule, tally and metrics of all that was generated for a step."""
+        step = self.state.global_step + 1
         self._on_rollouts(journal_entry(batch, step=step, prompts=prompts, advantages=advantages))
         self._watch.check(batch.scored, step=step)
         signal = find_signal(batch.group_rewards, self._pass_threshold)
-        self._tally.add(batch, signal)
+        self._tally.add(batch, signal, advantages)
         self._batch_metrics = {
             **reward_metrics(batch.scored),
             **grader_metrics(batch.scored),
@@ -127,8 +182,9 @@ class PodiumTrainer(FastPathTrainer):
             **text_metrics([completion.text for completion in batch.completions], group_size=self.num_generations),
             **signal.metrics,
             **spread_metrics(batch),
+            **length_metrics(batch),
+            **(self._sampler.take_metrics() if self._sampler is not None else {}),
         }
-        return output
 
     def _silent_groups(self) -> torch.Tensor:
         """By the rewards in the journal: what is called silent is what is left out."""

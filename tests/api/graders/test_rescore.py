@@ -213,6 +213,19 @@ def test_of_a_cut_record_only_whole_groups_count_and_the_report_says_so(
     assert "of the recorded groups, 1 of 2" in cut
 
 
+def test_groups_that_dynamic_sampling_added_are_missed_too_where_they_are_not_on_record(job: Job):
+    job.wrote(1, "it is 0", "0", "2", "2")
+    job.run.step(1, **{"draw/groups_generated": 5})
+    coverage = job.rescored()["coverage"]
+    assert coverage == {"rollouts": 10, "groups": 5, "recorded_rollouts": 4, "recorded_groups": 2}
+
+
+def test_of_a_step_whose_metrics_are_not_told_yet_the_record_says_how_many_there_were(job: Job):
+    job.wrote(1, "it is 0", "0", "2", "2", "4", "it is 4")
+    coverage = job.rescored()["coverage"]
+    assert coverage == {"rollouts": 6, "groups": 3, "recorded_rollouts": 6, "recorded_groups": 3}
+
+
 def test_a_group_with_a_rollout_that_is_not_on_record_is_left_out(job: Job):
     job.wrote(1, "0", "it is 0", "it is 2")
     report = job.rescored()

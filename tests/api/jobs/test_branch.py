@@ -1,4 +1,4 @@
-"""A job that begins from a checkpoint of another: found, whole, the caller's; inherited, locked and pinned."""
+"""A job that begins from a checkpoint of another: found, whole, the caller's; inherited, locked and spared."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -68,26 +68,57 @@ def test_a_trained_model_means_the_last_checkpoint_of_its_job(client: TestClient
     assert submit(model=name)["branched_from"]["step_number"] == 2
 
 
-def test_a_branch_pins_what_it_begins_from_and_a_preview_does_not(client: TestClient, body: Body, parent: Run):
-    branch = {**body, "model": checkpoint_of(parent, 1)}
-    etag = client.post(JOBS, params={"dry_run": True}, json=branch).headers["etag"]
-    pins = [one["pinned"] for one in client.get(f"{parent.path}/checkpoints").json()["data"]]
-    assert pins == [False, False]
-    assert client.post(JOBS, json=branch, headers={"If-Match": etag}).status_code == 201
-    parent.checkpoint(3, ADAPTER)
+def steps_after_retention(client: TestClient, parent: Run) -> list[int]:
     parent.collect(keep=1)
-    left = client.get(f"{parent.path}/checkpoints").json()["data"]
-    assert [(one["step_number"], one["pinned"]) for one in left] == [(3, False), (1, True)]
+    return [one["step_number"] for one in client.get(f"{parent.path}/checkpoints").json()["data"]]
 
 
-def test_a_checkpoint_is_not_unpinned_while_a_branch_may_have_to_read_it(
+def test_retention_spares_what_a_branch_begins_from_until_it_has_a_checkpoint_of_its_own(
+    client: TestClient, sessions: Sessions, store: ObjectStore, submit: Submit, parent: Run
+):
+    branch = Run.claim(sessions, store, submit(model=checkpoint_of(parent, 1))["id"])
+    assert steps_after_retention(client, parent) == [2, 1]
+    branch.checkpoint(5, ADAPTER)
+    assert steps_after_retention(client, parent) == [2]
+
+
+def test_retention_spares_it_until_the_branch_has_ended(client: TestClient, submit: Submit, parent: Run):
+    first, second = (submit(model=checkpoint_of(parent, 1)) for _ in range(2))
+    client.post(f"{JOBS}/{first['id']}/cancel")
+    assert steps_after_retention(client, parent) == [2, 1], "the other branch needs it"
+    client.post(f"{JOBS}/{second['id']}/cancel")
+    assert steps_after_retention(client, parent) == [2]
+
+
+def test_a_branch_that_trains_the_whole_model_needs_it_to_the_end(
+    client: TestClient, sessions: Sessions, store: ObjectStore, submit: Submit, body: Body
+):
+    body["method"]["grpo"]["adapter"] = {"method": "full"}
+    parent = Run.claim(sessions, store, submit()["id"])
+    for step in (1, 2):
+        parent.checkpoint(step, ADAPTER)
+    branch = Run.claim(sessions, store, submit(model=checkpoint_of(parent, 1, suffix=None))["id"])
+    branch.checkpoint(5, ADAPTER)
+    assert steps_after_retention(client, parent) == [2, 1]
+    branch.succeed()
+    assert steps_after_retention(client, parent) == [2]
+
+
+def test_a_pin_of_a_person_outlives_the_branch_and_an_unpin_takes_nothing_from_it(
     client: TestClient, submit: Submit, parent: Run
 ):
     job = submit(model=checkpoint_of(parent, 1))
-    response = client.post(f"{parent.path}/checkpoints/1/unpin")
-    assert (response.status_code, response.json()["error"]["code"]) == (409, "checkpoint_in_use")
-    client.post(f"{JOBS}/{job['id']}/cancel")
     assert client.post(f"{parent.path}/checkpoints/1/unpin").json()["pinned"] is False
+    assert steps_after_retention(client, parent) == [2, 1]
+    client.post(f"{parent.path}/checkpoints/1/pin")
+    client.post(f"{JOBS}/{job['id']}/cancel")
+    assert steps_after_retention(client, parent) == [2, 1]
+
+
+def test_a_preview_of_a_branch_keeps_nothing(client: TestClient, body: Body, parent: Run):
+    branch = {**body, "model": checkpoint_of(parent, 1)}
+    assert client.post(JOBS, params={"dry_run": True}, json=branch).status_code == 200
+    assert steps_after_retention(client, parent) == [2]
 
 
 @pytest.mark.parametrize(

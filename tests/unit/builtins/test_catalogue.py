@@ -65,7 +65,7 @@ ROW = {
 
 
 @pytest.mark.parametrize("name", sorted(BUILTINS.keys() - ELSEWHERE - {"numeric"}))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text(st.characters(exclude_categories=())), ids=st.lists(st.integers(0, 9)))
 def test_no_completion_breaks_it(name: str, text: str, ids: list[int]) -> None:
     (grade,) = load(name, BUILTINS[name].example)([Rollout("", text, ids, ROW)], 0)

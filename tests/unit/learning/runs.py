@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from core.learning.numbers import Asked, HeldOutScore, RunNumbers, StepNumbers
 
@@ -57,11 +58,40 @@ HEALTHY: Mapping[str, Curve] = {
     "loss": line(0.02, 0.01),
     "grad_norm": line(0.4, 0.2),
     "entropy": line(0.5, 0.25),
+    "kl": line(0.0, 0.3),
     "completions/mean_length": line(44, 46),
     "completions/clipped_ratio": line(0.02, 0.0),
     "completions/compressed_share": line(0.5, 0.45),
+    "completions/most_common_share": line(0.03, 0.1),
+    "completions/refusal_share": line(0.0, 0.01),
+    "signal/reward_length_correlation": line(0.1, 0.1),
     "signal/silent_share": line(0.36, 0.68),
     "signal/silent_all_right": line(0.2, 0.66),
     "signal/silent_all_wrong": line(0.16, 0.02),
     "grader/error_share": line(0.0, 0.0),
 }
+
+GOLD = {"death_place": 136, "death_date": 258, "birth_place": 750, "birth_date": 1158}
+DOCUMENTS = 1158
+NULLS_BEFORE = {"death_place": 39, "death_date": 1, "birth_place": 97, "birth_date": 0}
+NULLS_SINCE = {"death_place": 131, "death_date": 181, "birth_place": 176, "birth_date": 13}
+"""A measured collapse: nulls where the data have a value, of 1,158 documents, at step 150 and at step 240. The training
+reward stayed between 0.95 and 0.98.
+"""
+PROMPTS, GROUP, CHANGE = 16, 8, 200
+
+
+def collapsing_run(seed: int) -> RunNumbers:
+    """Prompts drawn from those documents, each completion on its own."""
+    generator = random.Random(seed)
+    steps = []
+    for step in range(1, 241):
+        nulls = NULLS_BEFORE if step < CHANGE else NULLS_SINCE
+        metrics: dict[str, float | None] = {"reward": generator.uniform(0.95, 0.98)}
+        for name, gold in GOLD.items():
+            due = GROUP * sum(generator.random() < gold / DOCUMENTS for _ in range(PROMPTS))
+            lost = sum(generator.random() < nulls[name] / gold for _ in range(due))
+            metrics[f"watch/{name}/rows"] = due
+            metrics[f"watch/{name}/null_share"] = lost / due if due else None
+        steps.append(StepNumbers(step, metrics))
+    return RunNumbers(steps, HELD_OUT, replace(ASKED, watched=tuple(GOLD)))

@@ -1,15 +1,14 @@
 """What is said of sick runs, and that nothing is said of healthy ones."""
 
-import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from core.learning.finding import Severity
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
-from tests.unit.learning.runs import ASKED, HELD_OUT, from_place, line, run_of
+from tests.unit.learning.runs import ASKED, CHANGE, collapsing_run, from_place, line, run_of
 
 NO_GAIN = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 104, 0.61))
 
@@ -43,8 +42,12 @@ SICK: Mapping[str, dict[str, Any]] = {
     "gradient_exploded": {"grad_norm": from_place(0.7, 0.3, 40.0)},
     "repetition": {"completions__compressed_share": from_place(0.5, 0.5, 0.05)},
     "sampler_differs": {"sampling__sampling_logp_difference__mean": line(0.8, 0.9)},
+    "kl_runs_away": {"kl": from_place(0.6, 0.1, 0.7)},
+    "kl_stays_zero": {"kl": line(0.0, 0.0)},
     "reward_up_held_out_not": {"held_out": NO_GAIN},
     "length_pays": {"completions__mean_length": line(40, 140), "held_out": NO_GAIN},
+    "constant_answer": {"completions__most_common_share": from_place(0.5, 0.1, 0.95)},
+    "refusals_rise": {"completions__refusal_share": from_place(0.5, 0.01, 0.4)},
     "one_term_pays": {"rewards__match__mean": line(0.6, 0.3)},
     "reward_did_not_move": {
         "reward": line(0.5, 0.5),
@@ -95,7 +98,15 @@ def test_each_finding_says_what_to_do_and_what_it_is_based_on(code: str):
 
 
 @pytest.mark.parametrize(
-    ("code", "began"), [("truncated", 50), ("entropy_collapse", 40), ("field_collapse", 60), ("pattern_spreads", 50)]
+    ("code", "began"),
+    [
+        ("truncated", 50),
+        ("entropy_collapse", 40),
+        ("field_collapse", 60),
+        ("pattern_spreads", 50),
+        ("refusals_rise", 50),
+        ("kl_runs_away", 60),
+    ],
 )
 def test_a_finding_says_at_which_step_it_began(code: str, began: int):
     finding = next(one for one in learning_findings(run_of(**SICK[code])) if one.code == code)
@@ -105,6 +116,47 @@ def test_a_finding_says_at_which_step_it_began(code: str, began: int):
 @pytest.mark.parametrize("steps", range(10))
 def test_a_run_of_a_few_steps_is_not_judged(steps: int):
     assert codes(run_of(steps=steps, **SICK["reward_fell"])) == []
+
+
+def test_a_reward_for_length_is_found_though_the_held_out_tasks_pay_for_it_too():
+    longer = {"completions__mean_length": line(40, 140), "signal__reward_length_correlation": line(0.9, 0.9)}
+    assert codes(run_of(**longer)) == ["length_pays"]
+
+
+def test_longer_answers_that_are_right_more_often_are_healthy():
+    """Reasoning grows longer as it gets better; among the answers to one prompt the longer ones are no better."""
+    longer = {"completions__mean_length": line(40, 140), "signal__reward_length_correlation": line(0.2, 0.1)}
+    assert codes(run_of(**longer)) == []
+
+
+def test_a_model_that_ended_its_answers_once_has_no_broken_template():
+    assert codes(run_of(completions__clipped_ratio=from_place(0.3, 0.0, 1.0))) == ["truncated"]
+
+
+def test_that_all_is_right_is_a_remark_where_it_was_learned_and_a_warning_where_it_was_so_before():
+    learned = run_of(signal__silent_all_right=line(0.1, 1.0), held_out=())
+    before = run_of(signal__silent_all_right=line(0.95, 0.95), held_out=())
+    severity = [
+        next(one.severity for one in learning_findings(run) if one.code == "all_right") for run in (learned, before)
+    ]
+    assert severity == [Severity.INFO, Severity.WARNING]
+
+
+def test_a_kl_that_explodes_is_found_though_no_two_steps_are_alike():
+    assert codes(run_of(kl=lambda place: 10 ** (20 * max(0.0, place - 0.6)))) == ["kl_runs_away"]
+
+
+def test_one_token_that_the_base_never_writes_is_no_drift():
+    """The estimate of KL has a long tail: e^9 from one token makes the mean of a step, and not the policy."""
+    assert codes(run_of(kl=lambda place: 8000.0 if round(place * 100) in (85, 97) else 0.1)) == []
+
+
+def test_a_policy_that_does_not_move_may_stay_at_the_base():
+    assert "kl_stays_zero" not in codes(run_of(kl=line(0, 0), reward=line(0.6, 0.6)))
+
+
+def test_few_possible_answers_are_not_one_answer_to_everything():
+    assert codes(run_of(completions__most_common_share=line(0.6, 0.85))) == []
 
 
 def test_what_is_not_a_number_is_said_and_poisons_no_other_rule():
@@ -123,32 +175,6 @@ def test_the_gravest_comes_first():
 
 def test_a_run_without_held_out_tasks_is_judged_by_its_steps():
     assert codes(run_of(held_out=())) == []
-
-
-GOLD = {"death_place": 136, "death_date": 258, "birth_place": 750, "birth_date": 1158}
-DOCUMENTS = 1158
-NULLS_BEFORE = {"death_place": 39, "death_date": 1, "birth_place": 97, "birth_date": 0}
-NULLS_SINCE = {"death_place": 131, "death_date": 181, "birth_place": 176, "birth_date": 13}
-"""A measured collapse: nulls where the data have a value, of 1,158 documents, at step 150 and at step 240. The training
-reward stayed between 0.95 and 0.98.
-"""
-PROMPTS, GROUP, CHANGE = 16, 8, 200
-
-
-def collapsing_run(seed: int) -> RunNumbers:
-    """Prompts drawn from those documents, each completion on its own."""
-    generator = random.Random(seed)
-    steps = []
-    for step in range(1, 241):
-        nulls = NULLS_BEFORE if step < CHANGE else NULLS_SINCE
-        metrics: dict[str, float | None] = {"reward": generator.uniform(0.95, 0.98)}
-        for name, gold in GOLD.items():
-            due = GROUP * sum(generator.random() < gold / DOCUMENTS for _ in range(PROMPTS))
-            lost = sum(generator.random() < nulls[name] / gold for _ in range(due))
-            metrics[f"watch/{name}/rows"] = due
-            metrics[f"watch/{name}/null_share"] = lost / due if due else None
-        steps.append(StepNumbers(step, metrics))
-    return RunNumbers(steps, HELD_OUT, replace(ASKED, watched=tuple(GOLD)))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -89,7 +89,9 @@ class Exporting:
             return row
 
     def warnings(self, job_id: JobId) -> list[str]:
-        return [event.code for event in read_events(self.workshop.sessions, job_id) if event.level == "warn"]
+        """Codes of those about exports."""
+        events = read_events(self.workshop.sessions, job_id)
+        return [event.code for event in events if event.level == "warn" and event.code.startswith("export")]
 
     def told(self, job_id: JobId) -> str:
         """All that the job's owner can read about it."""

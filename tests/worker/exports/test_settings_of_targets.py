@@ -9,7 +9,6 @@ from pydantic import SecretStr
 
 from core.integrations import ExportTarget
 from core.settings import Settings
-from tests.factories import read_events
 from tests.worker.exports.exporting import Exporting
 from worker.exports.environment import export_environment
 from worker.exports.secrets import secrets_of
@@ -43,10 +42,10 @@ def test_what_is_not_set_up_is_a_warning_with_a_fix(exporting: Exporting, integr
     exporting.workshop.set(**changes)
     run = exporting.running_job(integration, steps=2)
     exporting.export()
-    (warning,) = [event for event in read_events(exporting.workshop.sessions, run.job_id) if event.level == "warn"]
+    (code,) = exporting.warnings(run.job_id)
     is_installed = find_spec(integration["type"]) is not None
-    assert warning.code == ("export_not_configured" if is_installed else "export_package_missing")
-    assert "exporter" in warning.data["fix"]
+    assert code == ("export_not_configured" if is_installed else "export_package_missing")
+    assert "exporter" in exporting.workshop.event(run.job_id, code)["fix"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ class Trainers:
     folder: Path
     model: Path
     processes: ForkServerContext
+    deadline_s: float = DEADLINE_S
 
     def train(self, name: str, **layout: Any) -> Ended:
         run = self.lay_out(name, **layout)
@@ -136,6 +137,9 @@ class Trainers:
             earlier, step = resume
             run.resume.symlink_to(earlier.checkpoint(step))
             baseline = baseline or earlier
+            scored = f"step-{step}"
+            if earlier.evaluation(scored).exists():
+                run.evaluation(scored).symlink_to(earlier.evaluation(scored))
         if baseline is not None and baseline.evaluation("baseline").exists():
             run.evaluation("baseline").symlink_to(baseline.evaluation("baseline"))
         if start is not None:
@@ -183,7 +187,7 @@ class Trainers:
         return process
 
     def finish(self, run: RunDirectory, process: ForkServerProcess) -> Ended:
-        process.join(DEADLINE_S)
+        process.join(self.deadline_s)
         assert process.exitcode is not None, "the trainer hangs"
         return Ended(run, process.exitcode)
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.worker.training.runs import Ended, Trainers
 from worker.audit import tells_time
+from worker.run_directory import EvaluationDone
 
 STEPS = 12
 LAYOUT: dict[str, Any] = {
@@ -107,3 +108,15 @@ def test_saves_by_the_clock_change_nothing(trainers: Trainers, unbroken: Ended) 
     assert min(attempts[1].steps) == 9, "step 8 was saved by the clock"
     *_, last = attempts
     assert last.weights == unbroken.weights
+
+
+def test_a_checkpoint_does_not_wait_for_the_evaluation_of_its_step(trainers: Trainers, unbroken: Ended) -> None:
+    """A kill inside the evaluation costs no step, and one behind it no evaluation: each is taken once."""
+    layout = LAYOUT | {"evaluation": {"every_steps": 3, "samples_per_task": 2}}
+    inside_that_of_step_3, in_step_7 = f"evaluation.batch_done@{BATCHES + 1}=kill", "step.reported@4=kill"
+    first, second, last = trainers.train_killed("both-due", [inside_that_of_step_3, in_step_7], **layout)
+    assert [min(ended.steps) for ended in (first, second, last)] == [1, 4, 7]
+    taken = [[entry.name for entry in ended.entries(EvaluationDone)] for ended in (first, second, last)]
+    assert taken == [["baseline"], ["step-3", "step-6"], ["step-9", "final"]]
+    assert whole(last).weights == unbroken.weights
+    assert last.outcome.summary is not None

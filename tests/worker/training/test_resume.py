@@ -16,6 +16,7 @@ from worker.audit import tells_time
 from worker.run_directory import (
     STOPPED_EXIT_CODE,
     CheckpointSaved,
+    CheckpointScored,
     EvaluationDone,
     Notice,
     RunDirectory,
@@ -109,8 +110,10 @@ def test_told_to_stop_during_an_evaluation_it_takes_it_after_resuming(trainers: 
     resumed = trainers.train("evaluated-later", resume=(run, 4), **LONG)
     assert resumed.evaluation("step-4").tasks == uninterrupted.evaluation("step-4").tasks
     assert resumed.weights == uninterrupted.weights
-    is_best = [saved.is_best for saved in uninterrupted.entries(CheckpointSaved) if saved.step == 4]
-    assert [saved.is_best for saved in resumed.entries(CheckpointSaved) if saved.step == 4] == [True] * sum(is_best)
+    scores, expected = resumed.entries(CheckpointScored), uninterrupted.entries(CheckpointScored)
+    assert [entry.model_dump(exclude={"at"}) for entry in scores] == [
+        entry.model_dump(exclude={"at"}) for entry in expected
+    ]
 
 
 def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leaves(
@@ -128,6 +131,7 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leav
     assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
     assert [entry.step for entry in stopped.entries(CheckpointSaved)] == [stopped.outcome.step] == [2]
     assert [entry.code for entry in stopped.entries(Notice)] == ["fast_path_off", "step_abandoned"]
+    assert stopped.entries(Notice)[-1].data["decision"] == "save_last"
     resumed = trainers.train("hurried-resumed", resume=(run, 2), **layout)
     assert numbers(resumed, 2) == numbers(uninterrupted, 2)
     assert resumed.weights == uninterrupted.weights
@@ -135,6 +139,22 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leav
     assert ours is not None
     assert theirs is not None
     assert ours.model_dump(exclude={"phases", "environment"}) == theirs.model_dump(exclude={"phases", "environment"})
+
+
+def test_told_to_go_where_an_upload_does_not_fit_it_saves_nothing_and_says_why(trainers: Trainers) -> None:
+    layout = {**LONG, "checkpoints": {"every_steps": 100}}
+    run = trainers.lay_out("slow-store", grace_s=10.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
+    run.write_upload_s(60.0)
+    process = trainers.start(run)
+    wait_until(
+        lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2), what="step 3's grading"
+    )
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
+    assert stopped.entries(CheckpointSaved) == []
+    data = stopped.entries(Notice)[-1].data
+    assert (data["decision"], data["step"], data["upload_s"], data["grace_s"]) == ("leave", 2, 60.0, 10.0)
 
 
 def test_a_disk_that_fills_during_a_save_is_named_and_the_half_written_draft_is_gone(

@@ -1,0 +1,68 @@
+"""Recorded runs, healthy and sick: what the rules would have said of each after every step."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from core.learning.finding import Severity
+from core.learning.findings import learning_findings
+from core.learning.numbers import RunNumbers
+from tests.recordings.cases import CASES, Case
+from tests.recordings.recording import path_of, recorded
+
+RECORDED = [name for name in CASES if path_of(name).exists()]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    name: str
+    case: Case
+    steps: int
+    first_seen: dict[str, int]
+    """Warnings and errors by the step after which each was first found."""
+
+    @property
+    def false_alarms(self) -> set[str]:
+        """What healed later counts too: it would have been an event."""
+        return set(self.first_seen) - self.case.expected - self.case.also_right
+
+    @property
+    def misses(self) -> frozenset[str]:
+        return self.case.expected - set(self.first_seen)
+
+
+def judge(name: str) -> Judged:
+    run = recorded(name)
+    first_seen: dict[str, int] = {}
+    for end in range(1, len(run.steps) + 1):
+        step = run.steps[end - 1].step
+        scores = [score for score in run.held_out if score.step < step or end == len(run.steps)]
+        for code in grave(RunNumbers(run.steps[:end], scores, run.asked)):
+            first_seen.setdefault(code, step)
+    return Judged(name, CASES[name], len(run.steps), first_seen)
+
+
+def grave(run: RunNumbers) -> list[str]:
+    return [one.code for one in learning_findings(run) if one.severity is not Severity.INFO]
+
+
+@pytest.fixture(scope="module")
+def table() -> list[Judged]:
+    return [judge(name) for name in RECORDED]
+
+
+def test_false_alarms_and_misses(table: list[Judged]) -> None:
+    """The table of docs/evidence.md: `pytest -s tests/recordings` prints it."""
+    print(f"\n{'run':<16}{'steps':>5}  {'found at step':<60}false alarms / misses")
+    for one in table:
+        seen = ", ".join(f"{code} {step}" for code, step in sorted(one.first_seen.items(), key=lambda pair: pair[::-1]))
+        wrong = ", ".join([*sorted(one.false_alarms), *(f"no {code}" for code in sorted(one.misses))])
+        print(f"{one.name:<16}{one.steps:>5}  {seen or '-':<60}{wrong or '-'}")
+    alarms, misses = sum(len(one.false_alarms) for one in table), sum(len(one.misses) for one in table)
+    print(f"{len(table)} runs: {alarms} false alarms, {misses} misses")
+    assert (alarms, misses) == (0, 0)
+
+
+def test_there_are_healthy_runs_and_sick_ones(table: list[Judged]) -> None:
+    assert sum(not one.case.expected for one in table) >= 3
+    assert sum(bool(one.case.expected) for one in table) >= 4
