@@ -226,8 +226,9 @@ class Tokens(Frozen):
 
 class Cost(Frozen):
     gpu_seconds: float
-    """Wall seconds that an attempt held the worker, all attempts together."""
+    """Wall seconds that an attempt held the worker, times its GPUs, all attempts together."""
     usd_per_hour: float
+    """Of one GPU."""
     usd: float
     redone_steps: int
     """Steps that were trained again because they were not durable when an attempt ended."""

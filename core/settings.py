@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     """How long an upload of a reward, and a dry run of a job, wait for the report of a probe."""
 
     # The worker.
+    gpus: int = Field(1, ge=1, le=64)
+    """GPUs of this worker, all for the one job that it runs, which may ask for as many (`resources.gpus`): the first
+    of those in CUDA_VISIBLE_DEVICES. The API must know what the largest worker has: it refuses jobs that want more."""
     trainer_python: Path | None = None
     """Interpreter of the trainer's environment (vLLM pins its own torch); unset means the worker's own."""
     supervisor_poll_s: float = Field(0.5, gt=0)

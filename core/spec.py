@@ -217,6 +217,14 @@ class StopSpec(Frozen):
     Needs `evaluation.every_steps`."""
 
 
+class ResourcesSpec(Frozen):
+    """What of a worker the job takes."""
+
+    gpus: int = Field(1, ge=1, le=64)
+    """GPUs that train together, each with the whole model and a share of every step's prompts. At most what a worker
+    has (`PODIUM_GPUS`). On a machine without GPUs as many processes share its cores."""
+
+
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
@@ -335,6 +343,7 @@ class JobSpec(Frozen):
     grading: GradingSpec = GradingSpec()
     record: RecordSpec = RecordSpec()
     stop: StopSpec = StopSpec()
+    resources: ResourcesSpec = ResourcesSpec()
     watch: tuple[WatchedField, ...] = Field((), max_length=MAX_WATCHED)
     """Counted at every step; the reward knows nothing of them."""
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)

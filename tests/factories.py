@@ -112,10 +112,16 @@ def queued_probe(sessions: Sessions, **changes: Any) -> JobId:
 
 
 def claim(
-    sessions: Sessions, job_id: JobId, *, owner: str = "worker-1", ttl_s: float = 60, max_failures: int = 3
+    sessions: Sessions,
+    job_id: JobId,
+    *,
+    owner: str = "worker-1",
+    ttl_s: float = 60,
+    max_failures: int = 3,
+    gpus: int = 1,
 ) -> Lease | None:
     with sessions.begin() as session:
-        return leases.claim(session, job_id, owner=owner, ttl_s=ttl_s, max_failures=max_failures)
+        return leases.claim(session, job_id, owner=owner, ttl_s=ttl_s, max_failures=max_failures, gpus=gpus)
 
 
 def claimed(sessions: Sessions, job_id: JobId | None = None, **changes: Any) -> Lease:

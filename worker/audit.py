@@ -1,7 +1,8 @@
 """The resume audit: what an attempt does again, compared number by number with what an earlier one recorded.
 
-On a CPU the two are equal to the last bit. Where they are not, somebody should know which steps and which numbers:
-another kernel or library, a GPU that sums in another order, vLLM's scheduler, or a fault of the resume itself.
+On a CPU the two are equal to the last bit, in one process and in two. Where they are not, somebody should know which
+steps and which numbers: another kernel or library, a GPU that sums in another order, several that add up their
+gradients, vLLM's scheduler, or a fault of the resume itself.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,9 @@ class ResumeAudit:
         """What was found; and with vLLM, whatever that is, what cannot be promised."""
         if spec.hyperparameters.use_vllm:
             return f"Resume audit: {self._finding()} {_WITH_VLLM}"
-        return f"Resume audit: {self._finding()}" + (f" {_ON_ONE_DEVICE}" if self.differences else "")
+        gpus = spec.resources.gpus
+        reason = _ON_ONE_DEVICE if gpus == 1 else _on_several_gpus(gpus)
+        return f"Resume audit: {self._finding()}" + (f" {reason}" if self.differences else "")
 
     def _finding(self) -> str:
         if not self.compared:
@@ -54,6 +57,13 @@ class ResumeAudit:
         if not self.differences:
             return f"{steps}, every number equal to the last bit."
         return f"{len(self.differences)} of {steps} came out differently."
+
+
+def _on_several_gpus(gpus: int) -> str:
+    return (
+        f"{gpus} GPUs add up their gradients in an order that may change, so equal bits are not promised; processes on "
+        "a CPU of the same kind should give them."
+    )
 
 
 _WITH_VLLM = (

@@ -74,12 +74,7 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
         tokens=Tokens(
             generated=summary.generated_tokens, left_out=summary.left_out_tokens, trained=summary.trained_tokens
         ),
-        cost=Cost(
-            gpu_seconds=round(facts.held_seconds, 3),
-            usd_per_hour=usd_per_hour,
-            usd=round(facts.held_seconds / 3600 * usd_per_hour, 6),
-            redone_steps=facts.redone_steps,
-        ),
+        cost=_cost(facts, spec.resources.gpus, usd_per_hour),
         attempts=_attempts(facts),
         preemptions=facts.job.preemptions,
         environment=summary.environment,
@@ -97,6 +92,16 @@ def _diagnostics(summary: Summary, facts: LedgerFacts) -> Diagnostics:
         ended_early=summary.ended_early,
         findings=tuple(_finding(finding) for finding in facts.findings),
         taught=facts.taught,
+    )
+
+
+def _cost(facts: LedgerFacts, gpus: int, usd_per_hour: float) -> Cost:
+    seconds = facts.held_seconds * gpus
+    return Cost(
+        gpu_seconds=round(seconds, 3),
+        usd_per_hour=usd_per_hour,
+        usd=round(seconds / 3600 * usd_per_hour, 6),
+        redone_steps=facts.redone_steps,
     )
 
 

@@ -96,6 +96,7 @@ def _claim(job_id: JobId, sessions: Sessions, settings: Settings) -> Lease | Non
                 owner=socket.gethostname(),
                 ttl_s=settings.lease_ttl_s,
                 max_failures=settings.max_failures,
+                gpus=settings.gpus,
             )
     except LEDGER_AWAY as error:
         log.warning("ledger_unreachable", error=str(error).splitlines()[0])

@@ -94,10 +94,12 @@ class TrainerProcess:
                 log.info("trainer_told_to_pause", pid=self._process.pid)
 
     def show_stacks(self) -> None:
-        """Let it write the stacks of all its threads into trainer.log, if it still can."""
+        """Let its processes write the stacks of all their threads into trainer.log, if they still can. It is to be
+        killed next: its graders do not know the signal, and end of it.
+        """
         with self._lock:
             if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(STACKS_SIGNAL)
+                _signal_group(self._process.pid, STACKS_SIGNAL)
 
     def stop(self, time_left_s: float = 0.0) -> None:
         """Ask for a stop at the next step boundary, and see to it that it comes within the grace.
@@ -121,7 +123,7 @@ class TrainerProcess:
         with self._lock:
             self._forbidden = True
             if self._process is not None:
-                _kill_group(self._process.pid)
+                _signal_group(self._process.pid, signal.SIGKILL)
 
     def clean_up(self) -> None:
         """Leave nothing behind, whatever happened."""
@@ -146,8 +148,8 @@ def _started_timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
     return timer
 
 
-def _kill_group(pid: int) -> None:
+def _signal_group(pid: int, number: signal.Signals) -> None:
     try:
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, number)
     except ProcessLookupError:
         log.debug("trainer_already_gone", pid=pid)

@@ -232,6 +232,10 @@ def _untaken(job: Job, evidence: Evidence, settings: Settings) -> Iterator[Findi
     elif job.hinted_at is not None and waited_s > UNTAKEN_S:
         message = f"It is first in the queue, and no worker has taken it for {in_words(waited_s)}."
         fix = "Ask the operator whether a worker is up and free; every worker runs one job at a time for each GPU slot."
+        gpus = job.spec.get("resources", {}).get("gpus", 1)
+        if gpus > 1:
+            facts["gpus"] = gpus
+            fix = f"Ask the operator whether a worker with {gpus} GPUs (PODIUM_GPUS) is up and free; others leave it."
         yield _finding("no_worker", Severity.WARNING, message, fix, facts, since, count=1)
 
 

@@ -8,6 +8,7 @@ from app.jobs.facts import Facts
 from app.jobs.integrations import IntegrationNotOffered
 from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
+from app.jobs.resource_checks import NeedsOneGpu, TooManyGpus, UnevenProcesses, resource_problems
 from app.jobs.reward_checks import reward_problems
 from app.jobs.sampling_checks import combination_problems, row_problems
 from app.jobs.schemas import JobCreate
@@ -81,6 +82,9 @@ _KINDS: dict[str, type[InvalidRequest]] = {
         TooFewHeldOutTasks,
         TooFewRows,
         IntegrationNotOffered,
+        NeedsOneGpu,
+        TooManyGpus,
+        UnevenProcesses,
         ModelNotFound,
         ModelNotAllowed,
     )
@@ -94,10 +98,13 @@ def refusal(problems: Sequence[Problem], *, subject: str = "The job") -> Invalid
     return kind.of(list(problems), subject=subject)
 
 
-def problems_with(body: JobCreate, plan: Plan, facts: Facts) -> list[Problem]:
-    """What is wrong with the job, its model apart; in the order of the body's fields."""
+def problems_with(body: JobCreate, plan: Plan, facts: Facts, *, most_gpus: int) -> list[Problem]:
+    """What is wrong with the job, its model apart; in the order of the body's fields.
+
+    `most_gpus`: of the largest worker.
+    """
     problems = [*facts.problems, *_same_file(body), *reward_problems(plan, facts), *_watched_columns(plan, facts)]
-    problems += combination_problems(plan)
+    problems += [*resource_problems(body.resources, plan, most_gpus), *combination_problems(plan)]
     if facts.start is not None and isinstance(body.method.chosen, GrpoMethod):
         field = plan.path("adapter")
         problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)

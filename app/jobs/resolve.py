@@ -61,6 +61,7 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
         watch=plan.watch,
         stop=plan.stop,
         record=plan.record,
+        resources=body.resources.pinned,
         chat_template_kwargs=plan.chat_template_kwargs,
         suffix=body.suffix,
         start_from=None if facts.start is None else facts.start.checkpoint,

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from app.jobs.integrations import Integrations
 from app.jobs.methods import Method
 from core.ids import FileId
-from core.spec import Frozen
+from core.spec import Frozen, ResourcesSpec
 
 MAX_METADATA_PAIRS = 16
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -25,6 +25,7 @@ EXAMPLE: JsonDict = {
     "validation_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3e",
     "suffix": "biography",
     "integrations": [{"type": "tensorboard"}],
+    "resources": {"gpus": 1},
     "method": {
         "type": "grpo",
         "grpo": {
@@ -67,6 +68,26 @@ def _not_at_the_top(value: Any) -> Any:
     return value
 
 
+def _no_fsdp(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError(
+            "fsdp_not_supported",
+            "a model's weights are not shared out among GPUs: each of them holds all",
+            {"fix": "Leave it out. A model that is too large for one GPU may fit as QLoRA."},
+        )
+    return value
+
+
+class Resources(ResourcesSpec):
+    fsdp: Annotated[None, BeforeValidator(_no_fsdp)] = Field(
+        None, description="Refused: every GPU holds the whole model (DDP)."
+    )
+
+    @property
+    def pinned(self) -> ResourcesSpec:
+        return ResourcesSpec(gpus=self.gpus)
+
+
 class JobCreate(Frozen):
     """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
 
@@ -82,6 +103,7 @@ class JobCreate(Frozen):
         None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$", description="Part of the trained model's name."
     )
     seed: int | None = Field(None, ge=0, lt=2**31, description="Unset: 42.")
+    resources: Resources = Resources()
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
     integrations: Integrations = Field(
         None, description="Where the metrics go beside the ledger; keys and addresses are the server's."

@@ -65,7 +65,8 @@ def preview(
         plan = plan_of(body.method, parent=start.adapter if isinstance(start, BranchPoint) else None)
         known = facts.gather(session, tenant_id, body, plan, start)
         unloadable, doubtful = reports.unloadable(session, known) if reports_count else ([], [])
-    problems = [*problems_with(body, plan, known), *unloadable, *not_offered(settings, body.integrations)]
+    problems = [*problems_with(body, plan, known, most_gpus=settings.gpus), *unloadable]
+    problems += not_offered(settings, body.integrations)
     model = None if isinstance(start, Problem) else _find_model(settings, body, known, problems)
     if problems or model is None:
         raise refusal(problems)

@@ -68,6 +68,7 @@ def create_body(bundle: Bundle, uploads: Uploads, credentials: Mapping[str, Cred
         "seed": spec.seed,
         "suffix": spec.suffix,
         "metadata": {"reproduces": bundle.job.id},
+        "resources": document["resources"],
     }
     rewards = [_term(term, uploads.rewards, credentials) for term in spec.rewards]
     settings = {name: document[name] for name in SETTINGS}

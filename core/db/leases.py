@@ -42,8 +42,10 @@ class Wishes:
     pause: bool
 
 
-def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_failures: int) -> Lease | None:
-    """Take the job if it is free. Nothing is returned when somebody else was first.
+def claim(
+    session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_failures: int, gpus: int = 1
+) -> Lease | None:
+    """Take the job if it is free, and wants no more than `gpus`. Nothing is returned when somebody else was first.
 
     A job whose lease expired counts one failure against its crash budget; over budget it fails here, for good.
     """
@@ -53,7 +55,7 @@ def claim(session: Session, job_id: JobId, *, owner: str, ttl_s: float, max_fail
     if job.status is JobStatus.RUNNING and not _requeue_if_expired(session, job, max_failures=max_failures):
         return None
     spec = _readable_spec(session, job)
-    if spec is None:
+    if spec is None or (job.kind is JobKind.GRPO and spec.resources.gpus > gpus):
         return None
     attempt = jobs.transition(
         session,

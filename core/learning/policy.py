@@ -16,6 +16,8 @@ LOOPING = 0.2
 """Size after zlib over size before; prose is near 0.5."""
 WILD_GRADIENT = 20.0
 """Times the gradient norm of the beginning."""
+CLIPPED = 1.0
+"""TRL's max_grad_norm: below it nothing is even clipped, however small the norm was before."""
 FAR_FROM_BASE = 0.5
 """Nats per token, as TRL estimates it (Schulman 2020, "Approximating KL Divergence", k3). Of the recorded runs a
 healthy one stays below 0.1; one that has come to answer every prompt with the same text is at 0.6.
@@ -75,7 +77,7 @@ def reward_fell(run: RunNumbers) -> Iterator[LearningFinding]:
 
 def wild_gradient(run: RunNumbers) -> Iterator[LearningFinding]:
     change = run.change("grad_norm")
-    if change is None or change.early == 0 or change.ratio < WILD_GRADIENT:
+    if change is None or change.early == 0 or change.ratio < WILD_GRADIENT or change.late < CLIPPED:
         return
     yield LearningFinding(
         "gradient_exploded",

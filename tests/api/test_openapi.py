@@ -12,7 +12,7 @@ OPERATION_IDS = {
     "createFile", "listFiles", "getFile", "deleteFile", "downloadFile",
     "createReward", "listRewards", "getReward", "createRewardVersion", "getRewardVersion", "listBuiltinRewards",
     "getRewardReport", "getRewardVersionReport", "runGrader", "validateGrader",
-    "createJob", "listJobs", "getJob", "cancelJob", "pauseJob", "resumeJob", "getJobDiagnostics",
+    "createJob", "listJobs", "getJob", "cancelJob", "pauseJob", "resumeJob", "getJobDiagnostics", "getJobLearning",
     "createSignalProbe", "listSignalProbes", "getSignalProbe", "cancelSignalProbe",
     "listJobEvents", "getJobMetrics", "listJobRollouts", "rescoreJob", "getJobRescore",
     "listJobEvaluations", "compareJobEvaluations",

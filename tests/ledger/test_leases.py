@@ -6,8 +6,19 @@ from sqlalchemy import text
 from core.db import jobs, leases, progress
 from core.db.leases import Lease, LeaseLost
 from core.db.session import LEDGER_AWAY
+from core.spec import ResourcesSpec
 from core.status import JobStatus, StatusReason
-from tests.factories import claim, claimed, event_codes, expire, put_into, queued_job, read_events, read_job
+from tests.factories import (
+    claim,
+    claimed,
+    event_codes,
+    expire,
+    make_spec,
+    put_into,
+    queued_job,
+    read_events,
+    read_job,
+)
 from tests.threads import race
 
 
@@ -79,6 +90,22 @@ def test_only_queued_and_lost_jobs_can_be_claimed(sessions, status):
 
 def test_a_job_that_is_not_there_cannot_be_claimed(sessions):
     assert claim(sessions, "ftjob-0") is None
+
+
+def test_a_worker_leaves_a_job_that_wants_more_gpus_than_it_has(sessions):
+    job_id = queued_job(sessions, spec=make_spec(resources=ResourcesSpec(gpus=4)))
+    assert claim(sessions, job_id, gpus=3) is None
+    assert (read_job(sessions, job_id).status, event_codes(sessions, job_id)) == (JobStatus.QUEUED, ["queued"])
+    assert claimed(sessions, job_id, gpus=4).attempt == 1
+
+
+def test_a_lost_job_waits_for_a_worker_with_its_gpus(sessions):
+    job_id = queued_job(sessions, spec=make_spec(resources=ResourcesSpec(gpus=2)))
+    claimed(sessions, job_id, gpus=2)
+    expire(sessions, job_id)
+    assert claim(sessions, job_id) is None
+    assert (read_job(sessions, job_id).status, read_job(sessions, job_id).failures) == (JobStatus.QUEUED, 1)
+    assert claimed(sessions, job_id, gpus=2).attempt == 2
 
 
 def test_a_claim_waits_for_a_short_write_instead_of_giving_the_job_up(sessions):

@@ -80,7 +80,6 @@ CASES: Mapping[str, Case] = {
     "healthy-kl": Case(seed=5, spec=WATCHED, hyperparameters={"beta": 0.04}),
     "starved-right": Case(frozenset({"all_right"}), NO_GRADIENT, rewards={"parses": PARSES}, steps=20),
     "starved-wrong": Case(frozenset({"all_wrong"}), NO_GRADIENT, rewards={"tag": ANOTHER_FORMAT}),
-    "too-hot": Case(frozenset({"reward_fell"}), hyperparameters={"learning_rate": 0.05}),
     "hot": Case(
         frozenset({"reward_fell"}), frozenset({"all_wrong"}) | NO_GRADIENT, hyperparameters={"learning_rate": 0.01}
     ),
@@ -117,5 +116,4 @@ CASES: Mapping[str, Case] = {
         spec={"grading": {"max_error_share": 0.6, "bad_step_error_share": 0.5}},
     ),
     "truncated": Case(frozenset({"truncated"}), hyperparameters={"max_completion_length": 30}),
-    "too-cold": Case(hyperparameters={"learning_rate": 1e-7}),
 }

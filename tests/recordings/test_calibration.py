@@ -8,9 +8,7 @@ from core.learning.finding import Severity
 from core.learning.findings import learning_findings
 from core.learning.numbers import RunNumbers
 from tests.recordings.cases import CASES, Case
-from tests.recordings.recording import path_of, recorded
-
-RECORDED = [name for name in CASES if path_of(name).exists()]
+from tests.recordings.recording import recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ def grave(run: RunNumbers) -> list[str]:
 
 @pytest.fixture(scope="module")
 def table() -> list[Judged]:
-    return [judge(name) for name in RECORDED]
+    return [judge(name) for name in CASES]
 
 
 def test_false_alarms_and_misses(table: list[Judged]) -> None:

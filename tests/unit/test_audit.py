@@ -2,6 +2,7 @@
 
 import pytest
 
+from core.spec import ResourcesSpec
 from tests.factories import make_spec
 from worker.audit import ResumeAudit
 
@@ -31,6 +32,12 @@ def test_elsewhere_only_a_difference_asks_for_an_explanation(replayed: float, wo
     sentence = audited(recorded=0.5, replayed=replayed).sentence(PLAIN)
     assert words in sentence
     assert ("A GPU" in sentence) == (replayed != 0.5)
+
+
+def test_several_gpus_are_told_from_processes_on_a_cpu():
+    sentence = audited(recorded=0.5, replayed=0.25).sentence(make_spec(resources=ResourcesSpec(gpus=2)))
+    assert "2 GPUs add up their gradients in an order that may change" in sentence
+    assert "processes on a CPU of the same kind should give them" in sentence
 
 
 def test_a_step_that_is_entered_again_counts_once_and_with_its_last_numbers():

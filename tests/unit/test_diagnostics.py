@@ -15,6 +15,7 @@ from core.db.evidence import Evidence, Notice
 from core.db.models import Checkpoint, Export, Job, JobAttempt
 from core.integrations import ExportTarget
 from core.settings import Settings
+from core.spec import ResourcesSpec
 from core.status import JobStatus, StatusReason
 from tests.factories import make_spec
 
@@ -178,6 +179,13 @@ def test_the_first_of_the_queue_that_nobody_takes_points_at_the_workers() -> Non
     assert codes(job, make_evidence(status_since=ago(299))) == []
     assert codes(job, make_evidence(status_since=ago(301), jobs_ahead=1)) == []
     assert codes(job, make_evidence(status_since=ago(301))) == ["no_worker"]
+
+
+def test_a_job_of_several_gpus_that_nobody_takes_says_how_many_it_wants() -> None:
+    spec = make_spec(resources=ResourcesSpec(gpus=4)).model_dump(mode="json")
+    finding = only(make_job(JobStatus.QUEUED, hinted_at=ago(5), spec=spec), make_evidence(status_since=ago(301)))
+    assert (finding.code, finding.evidence["gpus"]) == ("no_worker", 4)
+    assert "a worker with 4 GPUs (PODIUM_GPUS)" in finding.fix
 
 
 def test_a_lease_that_ran_out_is_told() -> None:

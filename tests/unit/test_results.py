@@ -11,6 +11,7 @@ from core.db.models import Job, JobAttempt
 from core.learning.finding import LearningFinding, Severity
 from core.results import ArtifactFacts, JobResults, json_schema
 from core.settings import CHECKOUT
+from core.spec import ResourcesSpec
 from core.status import JobStatus
 from tests.factories import TENANT, make_spec
 from tests.samples import results_document
@@ -161,6 +162,12 @@ def test_every_attempt_is_listed_and_the_one_that_writes_ends_with_the_document(
 def test_the_cost_is_the_time_held_times_the_price():
     cost = build().cost
     assert (cost.gpu_seconds, cost.usd, cost.redone_steps) == (5400.0, 3.0, 2)
+
+
+def test_every_gpu_of_a_job_is_paid_for():
+    spec = make_spec(resources=ResourcesSpec(gpus=4))
+    cost = results.build(spec, make_summary(4), facts(), usd_per_hour=2.0).cost
+    assert (cost.gpu_seconds, cost.usd_per_hour, cost.usd) == (4 * 5400.0, 2.0, 4 * 3.0)
 
 
 def test_the_digest_of_the_parameters_changes_with_the_spec():

@@ -20,6 +20,7 @@ from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import GradingWatch, Scored, require_rewards
 from worker.training.rollouts import find_signal
+from worker.training.run import gpus_for
 
 CPU = Device("cpu", "cpu", bf16=False)
 GPU = Device("cuda", "NVIDIA H100", bf16=True)
@@ -65,6 +66,22 @@ def test_one_generation_batch_holds_the_rollouts_of_one_step(
     assert arguments["per_device_train_batch_size"] == size
     assert size * arguments["gradient_accumulation_steps"] == prompts * group
     assert arguments["steps_per_generation"] == arguments["gradient_accumulation_steps"]
+
+
+@pytest.mark.parametrize(("wanted", "size"), [(None, 16), (8, 8)])
+def test_each_of_several_processes_has_its_share_of_a_step(wanted: int | None, size: int) -> None:
+    hyperparameters = {"prompts_per_step": 16, "num_generations": 8, "rollouts_per_pass": wanted}
+    arguments = grpo_arguments(spec(hyperparameters=hyperparameters, resources={"gpus": 4}), GPU)
+    assert arguments["per_device_train_batch_size"] == size
+    assert 4 * size * arguments["gradient_accumulation_steps"] == 16 * 8
+
+
+@pytest.mark.parametrize(
+    ("processes", "visible", "ours"),
+    [(1, None, "0"), (2, None, "0,1"), (2, "5,6,7", "5,6"), (1, "", ""), (3, "4", "4")],
+)
+def test_a_run_sees_the_first_of_the_workers_gpus(processes: int, visible: str | None, ours: str) -> None:
+    assert gpus_for(processes, visible) == ours
 
 
 def test_trl_accepts_the_numbers_and_changes_none_of_them(tmp_path: Any) -> None:

@@ -16,13 +16,14 @@ from worker.training.checkpoints import save_checkpoint
 from worker.training.failures import SignalStarved
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
-from worker.training.moment import Moment
+from worker.training.moment import Account, Moment
 from worker.training.pace import Need, Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.scoreboard import Scoreboard
 from worker.training.stop import Stopped, StopRequest, TrainingOver
 from worker.training.stop_rule import Ruling, judge_patience, judge_silence
+from worker.training.team.team import GoOn
 from worker.training.trainer import PodiumTrainer
 
 CHECKPOINT_METRICS = ("loss", "reward", "grad_norm", "entropy", "kl")
@@ -54,6 +55,8 @@ class StepEnd(TrainerCallback):
         self._save_clock = save_clock
         self._grader_log = GraderLog(trainer.rewards, run)
         self._saved_step = scoreboard.progress.step
+        self._others: list[Account] = []
+        """What the other processes of the run have told of the last step."""
         self._moment: Moment | None = None
         """After the last step; None while the weights are being changed, and before any step was taken."""
         self._metrics: dict[str, float | None] = {}
@@ -68,6 +71,7 @@ class StepEnd(TrainerCallback):
         moment = self._moment
         if moment is not None and self._saved_step != moment.state.global_step:
             moment.bring_back(self._trainer)
+            self._others = list(moment.others)
             self._save(moment.state.global_step, moment.progress, self._metrics, is_best=False)
         return self._saved_step == self._progress.step
 
@@ -102,9 +106,11 @@ class StepEnd(TrainerCallback):
             self._stop.check()
             self._rule_on_patience()
             if self._progress.ended_early is not None:
+                self._trainer.team.share(GoOn(training_ends=True))
                 raise TrainingOver
         if step == 0:
             self._tell_obstacles()
+        self._trainer.team.share(GoOn())
         self._phases.lap()
         self._save_clock.begin()
         self._pace.begin_step()
@@ -140,13 +146,14 @@ class StepEnd(TrainerCallback):
         if logs is None or "loss" not in logs:
             return
         state.log_history.clear()
+        self._hear_the_others()
         step = self._progress.step = state.global_step
         self._progress.tally.steps_without_gradient += logs.get("grad_norm") == 0
         self._pace.end_step()
         metrics = self._metrics = self._report(step, logs)
         failpoint("step.reported")
         starved = self._rule_on_silence(step)
-        self._moment = Moment.now(self._trainer, self._progress)
+        self._moment = Moment.now(self._trainer, self._progress, self._others)
         self._grader_log.tell(step)
         if starved is not None:
             raise starved
@@ -154,8 +161,13 @@ class StepEnd(TrainerCallback):
         if self._saved_step != step and (is_best or self._checkpoint_is_due(step)):
             self._save(step, self._progress, metrics, is_best=is_best)
         control.should_training_stop |= self._stop.wanted or self._progress.ended_early is not None
+        self._trainer.team.share(GoOn(training_ends=control.should_training_stop))
         if step < self._spec.max_steps:
             self._pace.begin_step()
+
+    def _hear_the_others(self) -> None:
+        _, *self._others = self._trainer.team.gather()
+        self._progress.tally.trained_tokens += sum(account.trained_tokens for account in self._others)
 
     def _report(self, step: int, logs: Mapping[str, Any]) -> dict[str, float | None]:
         lap = {f"phase/{phase}_s": seconds for phase, seconds in self._phases.lap().items() if phase != Phase.LOAD}
@@ -217,7 +229,7 @@ class StepEnd(TrainerCallback):
             evaluated, is_best = self._evaluate(step)
             metrics.update(evaluated)
         self._rule_on_patience()
-        self._moment = Moment.now(self._trainer, self._progress)  # with the score
+        self._moment = Moment.now(self._trainer, self._progress, self._others)  # with the score
         return is_best
 
     def _evaluate_saved(self, step: int) -> bool:
@@ -243,7 +255,7 @@ class StepEnd(TrainerCallback):
 
     def _save(self, step: int, progress: Progress, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
         with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
-            save_checkpoint(self._trainer, self._run, progress)
+            save_checkpoint(self._trainer, self._run, progress, self._others)
         self._save_clock.note_save(self._pace.save_cost_s)
         self._run.append(CheckpointSaved(at=time.time(), step=step, metrics=dict(metrics), is_best=is_best))
         self._saved_step = step

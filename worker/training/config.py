@@ -37,7 +37,7 @@ def resolved_parameters(spec: JobSpec, device: Device) -> dict[str, Any]:
 
 def grpo_arguments(spec: JobSpec, device: Device) -> dict[str, Any]:
     return {
-        **_batch_arguments(spec.hyperparameters, device),
+        **_batch_arguments(spec.hyperparameters, spec.resources.gpus, device),
         **_objective_arguments(spec),
         **_optimizer_arguments(spec),
         **_generation_arguments(spec),
@@ -63,11 +63,11 @@ def lora_arguments(spec: JobSpec) -> dict[str, Any] | None:
     }
 
 
-def rollouts_per_pass(hyperparameters: Hyperparameters, device: Device) -> int:
-    """Rollouts in one forward and backward pass; divides the rollouts of a step."""
+def rollouts_per_pass(hyperparameters: Hyperparameters, processes: int, device: Device) -> int:
+    """Rollouts in one forward and backward pass of one process; divides what a step gives each of them."""
     if hyperparameters.rollouts_per_pass is not None:
         return hyperparameters.rollouts_per_pass
-    rollouts = hyperparameters.rollouts_per_step
+    rollouts = hyperparameters.rollouts_per_step // processes
     most = MOST_ROLLOUTS_PER_PASS[device.kind]
     return max(size for size in range(1, min(most, rollouts) + 1) if rollouts % size == 0)
 
@@ -77,10 +77,10 @@ def hub_revision(spec: JobSpec) -> str | None:
     return spec.model.revision if spec.model.source is ModelSource.HUB else None
 
 
-def _batch_arguments(hyperparameters: Hyperparameters, device: Device) -> dict[str, Any]:
+def _batch_arguments(hyperparameters: Hyperparameters, processes: int, device: Device) -> dict[str, Any]:
     """One generation batch holds the rollouts of one optimizer step: on-policy unless `num_iterations` says more."""
-    size = rollouts_per_pass(hyperparameters, device)
-    passes = hyperparameters.rollouts_per_step // size
+    size = rollouts_per_pass(hyperparameters, processes, device)
+    passes = hyperparameters.rollouts_per_step // processes // size
     return {
         "num_generations": hyperparameters.num_generations,
         "per_device_train_batch_size": size,
@@ -151,7 +151,13 @@ def _device_arguments(spec: JobSpec, device: Device) -> dict[str, Any]:
         "model_init_kwargs": reference_arguments(spec),
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": device.is_cuda,
+        **_team_arguments(spec),
     }
+
+
+def _team_arguments(spec: JobSpec) -> dict[str, Any]:
+    """Every trained parameter takes part in each pass, so there is nothing to look for."""
+    return {"ddp_find_unused_parameters": False} if spec.resources.gpus > 1 else {}
 
 
 def reference_arguments(spec: JobSpec) -> dict[str, Any] | None:

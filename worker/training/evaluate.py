@@ -27,6 +27,7 @@ from worker.training.data import Task
 from worker.training.environment import Device
 from worker.training.rewards import Completion, Rewards, Scored, require_rewards
 from worker.training.stop import StopRequest
+from worker.training.team.team import ALONE, Team
 
 MOST_ANSWERS = 64
 MOST_TOKENS = 131_072
@@ -66,6 +67,14 @@ class Decoding:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the processes of a run do together: batches `first`, `first` + 1, ... of the tasks, each of them one."""
+
+    decoding: Decoding
+    first: int
+
+
 @dataclass
 class Evaluator:
     model: PreTrainedModel
@@ -77,6 +86,7 @@ class Evaluator:
     device: Device
     stop: StopRequest
     on_batch: Callable[[], None] = lambda: None
+    team: Team = ALONE
     last_error: str | None = None
     """What a reward said when it last failed on an answer."""
 
@@ -128,15 +138,27 @@ class Evaluator:
     def grade_all(self, decoding: Decoding, step: int) -> list[tuple[Completion, Scored]]:
         """One graded completion per task, in the order of the tasks. Raises `Stopped` between batches."""
         graded: dict[int, tuple[Completion, Scored]] = {}
-        for number, places in enumerate(self._batches):
-            torch.manual_seed(_seed(decoding.seed, number))
-            completions = self._complete([self.tasks[place] for place in places], decoding)
-            scores = self.rewards.score(completions, step=step)
-            graded |= zip(places, zip(completions, scores, strict=True), strict=True)
-            failpoint("evaluation.batch_done")
-            self.on_batch()
+        for first in range(0, len(self._batches), self.team.size):
+            answered = self.answer(self.team.share(Round(decoding, first)))
+            for places, answers in zip(self._batches[first:], answered, strict=False):
+                completions = self._completions([self.tasks[place] for place in places], answers)
+                scores = self.rewards.score(completions, step=step)
+                graded |= zip(places, zip(completions, scores, strict=True), strict=True)
+                failpoint("evaluation.batch_done")
+                self.on_batch()
             self.stop.check()
         return [graded[place] for place in range(len(self.tasks))]
+
+    def answer(self, order: Round) -> list[list[list[int]]]:
+        """This process's batch of `order`: for the leader the token ids of all, by batch and task. Seeds belong to
+        batches, so an answer is the same whoever gives it.
+        """
+        number = order.first + self.team.rank
+        ours: list[list[int]] = []
+        if number < len(self._batches):
+            torch.manual_seed(_seed(order.decoding.seed, number))
+            ours = self._generate([self.tasks[place].prompt_ids for place in self._batches[number]], order.decoding)
+        return self.team.gather(ours)
 
     def _answer_all(self, decoding: Decoding, step: int) -> list[Answer]:
         """One answer per task, in the order of the tasks."""
@@ -146,13 +168,15 @@ class Evaluator:
         self.last_error = next((score.error for score in scored if score.error), self.last_error)
         return [self._answer(*one) for one in graded]
 
-    def _complete(self, tasks: Sequence[Task], decoding: Decoding) -> list[Completion]:
+    def _generate(self, prompts: Sequence[Sequence[int]], decoding: Decoding) -> list[list[int]]:
         pad = self.tokenizer.pad_token_id
-        ids, mask = _left_padded([task.prompt_ids for task in tasks], pad, self.model.device)
+        ids, mask = _left_padded(prompts, pad, self.model.device)
         config = decoding.generation_config(eos_token_ids=self.eos_token_ids, pad_token_id=pad)
         with torch.autocast(self.device.kind, torch.bfloat16, enabled=self.device.bf16):
             output = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-        answers = [self._until_eos(row) for row in output[:, ids.shape[1] :].tolist()]
+        return [self._until_eos(row) for row in output[:, ids.shape[1] :].tolist()]
+
+    def _completions(self, tasks: Sequence[Task], answers: Sequence[list[int]]) -> list[Completion]:
         texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         return [
             Completion(task.row, text, answer, is_truncated=answer[-1] not in self.eos_token_ids)

@@ -134,6 +134,13 @@ class VllmNotInstalled(RunFailed):
     default_fix = "Set hyperparameters.use_vllm to false, or install the `vllm` extra where the trainer runs."
 
 
+class TooFewGpus(RunFailed):
+    reason = StatusReason.WORKER_UNFIT
+    code = "too_few_gpus"
+    default_fix = "Set PODIUM_GPUS to what the worker has (CUDA_VISIBLE_DEVICES says which)."
+    retryable = True
+
+
 class VllmUnsupported(RunFailed):
     reason = StatusReason.INVALID_SPEC
     code = "vllm_unsupported"

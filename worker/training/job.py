@@ -43,6 +43,8 @@ from worker.training.sampling.sampler import step_sampler
 from worker.training.scoreboard import Scoreboard
 from worker.training.signal_probe import probe_signal
 from worker.training.stop import Decision, Stopped, StopRequest, TrainingOver, Verdict
+from worker.training.team.followers import Followers
+from worker.training.team.team import ALONE, GoOn, Team, lead
 from worker.training.trainer import PodiumTrainer
 from worker.training.vllm.start import open_sampler
 
@@ -58,7 +60,7 @@ class Workbench:
     device: Device
 
 
-def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequest) -> Outcome:
+def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequest, followers: Followers) -> Outcome:
     """How the run ended. Never raises: what went wrong is in the outcome, and its traceback on standard error."""
     progress = Progress()
     try:
@@ -69,7 +71,7 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
         if plan.probe is not None:
             report = _probe(run, plan, plan.probe, phases, stop)
             return Outcome(kind="finished", step=0, report=report)
-        summary = _run(run, plan, progress, phases, stop)
+        summary = _run(run, plan, progress, phases, stop, followers)
     except Stopped:
         return Outcome(kind="stopped", step=progress.step)
     except Exception as error:  # noqa: BLE001 - the border of the process: every end of a run has a name
@@ -79,12 +81,15 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
     return Outcome(kind="finished", step=progress.step, summary=summary)
 
 
-def _run(run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTimer, stop: StopRequest) -> Summary:
+def _run(
+    run: RunDirectory, plan: RunPlan, progress: Progress, phases: PhaseTimer, stop: StopRequest, followers: Followers
+) -> Summary:
+    team = ALONE if followers.listener is None else lead(followers.listener, followers.size)
     spec, device = plan.spec, detect_device()
     check_method(spec, device)
     with _rewards_that_tell(run, spec, progress) as rewards:
         with phases.phase(Phase.LOAD):
-            bench = _load(run, plan, rewards, device, progress, phases, stop)
+            bench = load_bench(run, plan, rewards, device, progress, phases, stop, team)
         if bench.scoreboard.reuse("baseline") is None:
             _start_stage(run, Stage.BASELINE)
             bench.scoreboard.take("baseline", 0)
@@ -126,7 +131,7 @@ def _rewards_that_tell(run: RunDirectory, spec: JobSpec, progress: Progress) -> 
             GraderLog(told, run).tell(progress.step, now=True)
 
 
-def _load(
+def load_bench(
     run: RunDirectory,
     plan: RunPlan,
     rewards: Rewards,
@@ -134,6 +139,7 @@ def _load(
     progress: Progress,
     phases: PhaseTimer,
     stop: StopRequest,
+    team: Team,
 ) -> Workbench:
     spec = plan.spec
     if device.is_cuda:
@@ -159,6 +165,7 @@ def _load(
         peft_config=config.lora_config(spec),
         fast_path=spec.hyperparameters.fast_path,
         audit_every=spec.hyperparameters.audit_every,
+        team=team,
     )
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
@@ -166,7 +173,7 @@ def _load(
         prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
         trainer.sample_with(open_sampler(trainer, run, spec, prompts, device, phases))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
-    evaluator.on_batch = phases.beat
+    evaluator.on_batch, evaluator.team = phases.beat, team
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)
@@ -178,16 +185,22 @@ def _load(
 def _train(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, progress: Progress, stop: StopRequest) -> None:
     """All steps that are left. Raises `Stopped` when told to stop before the last."""
     stop.check()
+    trainer.team.share(GoOn())
+    stop.worth_finishing = True
+    train_on(run, plan, trainer, progress)
+    stop.worth_finishing = False
+    if progress.step < plan.spec.max_steps and progress.ended_early is None:
+        raise Stopped
+
+
+def train_on(run: RunDirectory, plan: RunPlan, trainer: PodiumTrainer, progress: Progress) -> None:
+    """From the checkpoint in resume/, if there is one; what every process of the run does."""
     has_ended = progress.step >= plan.spec.max_steps or progress.ended_early is not None
     if plan.resume_step is not None and has_ended:
         trainer._load_from_checkpoint(str(run.resume))  # stopped after the last step: `train` would make one more
         return
-    stop.worth_finishing = True
     with suppress(TrainingOver):
         trainer.train(resume_from_checkpoint=None if plan.resume_step is None else str(run.resume))
-    stop.worth_finishing = False
-    if trainer.state.global_step < plan.spec.max_steps and progress.ended_early is None:
-        raise Stopped
 
 
 def _show_pulse(run: RunDirectory, progress: Progress, phase: Phase, since: float, longest_s: float | None) -> None:

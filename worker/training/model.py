@@ -131,7 +131,7 @@ def _four_bits(device: Device) -> dict[str, Any]:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16 if device.bf16 else torch.float32,
     )
-    return {"quantization_config": config, "device_map": {"": 0}}
+    return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
 
 
 def _unusable(plan: RunPlan, part: str, error: Exception) -> RunFailed:

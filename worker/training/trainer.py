@@ -32,11 +32,10 @@ from worker.training.rollouts import RolloutBatch, find_signal, journal_entry, l
 from worker.training.sampling.drawn import Drawn
 from worker.training.sampling.sampler import StepSampler
 from worker.training.sampling.statistics import trl_metrics
+from worker.training.team.team import ALONE, Team
 from worker.training.text_health import text_metrics
 from worker.training.vllm.sampler import ColocatedSampler
 from worker.training.watch import Watch
-
-BUFFER_FILE = "rollout_buffer.pt"
 
 
 class RolloutBuffer(NamedTuple):
@@ -46,6 +45,14 @@ class RolloutBuffer(NamedTuple):
     """TRL's count of forward and backward passes."""
     batches: Any
     """TRL's `_buffered_inputs`; None where the next pass makes new ones."""
+
+
+def save_buffer(buffer: RolloutBuffer, folder: Path, *, rank: int = 0) -> None:
+    torch.save({"step": buffer.step, "buffer": buffer.batches}, folder / _buffer_file(rank))
+
+
+def _buffer_file(rank: int) -> str:
+    return f"rollout_buffer_{rank}.pt" if rank else "rollout_buffer.pt"
 
 
 class EpochRepeatSampler(RepeatSampler):
@@ -74,11 +81,15 @@ class PodiumTrainer(FastPathTrainer):
         on_rollouts: Callable[[RolloutsDone], None],
         watched: Sequence[WatchedField] = (),
         step_sampler: StepSampler | None = None,
+        team: Team = ALONE,
         **trl_arguments: Any,
     ) -> None:
         """`rows`: what the data set's `row` column points into. `on_rollouts` gets each generation batch, scored.
         `step_sampler`: unset, a step's prompts are those that TRL's sampler has for it.
+
+        Of the processes of `team` the first has the rewards, and grades and counts the rollouts of all.
         """
+        self.team = team
         self._tally = tally
         self._batch_metrics: dict[str, float] = {}
         self._rows = rows
@@ -90,7 +101,8 @@ class PodiumTrainer(FastPathTrainer):
         self._watched = Watch(watched)
         self._columns = [RewardColumn(name) for name in rewards.names]
         self._batch: RolloutBatch | None = None
-        """What TRL makes its batch of."""
+        """What TRL makes its batch of, that of all processes; the first one's alone."""
+        self._is_silent: list[bool] = []
         self._step_sampler = step_sampler
         self._drawn: Drawn | None = None
         """Generated and graded before TRL asks for it."""
@@ -124,11 +136,26 @@ class PodiumTrainer(FastPathTrainer):
     ) -> torch.Tensor:
         """Grade every rollout once with all terms, then let TRL collect the numbers term by term."""
         with self._phases.phase(Phase.REWARD):
-            batch = self._batch = self._grade(inputs, completion_ids) if self._drawn is None else self._drawn.batch
+            drawn = [{"row": example["row"]} for example in inputs]
+            everybodys = self.team.gather((drawn, completion_ids))
+            values, self._is_silent = self.team.share(self._look_at(everybodys) if self.team.leads else None)
             for column in self._columns:
-                column.values = [score.value(column.__name__) for score in batch.scored]
+                column.values = values[column.__name__][self.team.own(len(inputs))]
             rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
             return rewards
+
+    def _look_at(
+        self, everybodys: list[tuple[list[dict[str, Any]], list[list[int]]]]
+    ) -> tuple[dict[str, list[float | None]], list[bool]]:
+        """The numbers of each term for all rollouts, and whether each group is silent.
+
+        `everybodys`: examples and completions of each process.
+        """
+        inputs = [example for examples, _ in everybodys for example in examples]
+        completion_ids = [ids for _, completions in everybodys for ids in completions]
+        batch = self._batch = self._grade(inputs, completion_ids) if self._drawn is None else self._drawn.batch
+        values = {name: [score.value(name) for score in batch.scored] for name in self.rewards.names}
+        return values, [is_silent(rewards) for rewards in batch.group_rewards]
 
     def _grade(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> RolloutBatch:
         texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
@@ -143,9 +170,12 @@ class PodiumTrainer(FastPathTrainer):
         if self._step_sampler is not None:
             return self._generate_and_score_draw(self._step_sampler, inputs)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        assert self._batch is not None
         prompts = self._prompt_texts(output["prompt_ids"], output["prompt_mask"])
-        self._account_for(self._batch, prompts, output["advantages"].tolist())
+        told = self.team.gather((prompts, output["advantages"].tolist()))
+        if self.team.leads:
+            assert self._batch is not None
+            advantages = [one for _, part in told for one in part]
+            self._account_for(self._batch, [one for part, _ in told for one in part], advantages)
         return output
 
     def _generate_and_score_draw(self, sampler: StepSampler, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -188,8 +218,7 @@ class PodiumTrainer(FastPathTrainer):
 
     def _silent_groups(self) -> torch.Tensor:
         """By the rewards in the journal: what is called silent is what is left out."""
-        assert self._batch is not None
-        return torch.tensor([is_silent(rewards) for rewards in self._batch.group_rewards])
+        return torch.tensor(self._is_silent)
 
     def take_batch_metrics(self) -> dict[str, float]:
         """What the step's generation batch adds to TRL's metrics; empty where a step reuses an older batch."""
@@ -250,15 +279,12 @@ class PodiumTrainer(FastPathTrainer):
     def buffer(self, buffer: RolloutBuffer) -> None:
         self._step, self._buffered_inputs = buffer
 
-    def save_buffer(self, folder: Path) -> None:
-        step, batches = self.buffer
-        torch.save({"step": step, "buffer": batches}, folder / BUFFER_FILE)
-
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with self._phases.phase(Phase.LOAD):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            saved = torch.load(Path(checkpoint) / BUFFER_FILE, map_location=self.args.device, weights_only=True)
+            path = Path(checkpoint) / _buffer_file(self.team.rank)
+            saved = torch.load(path, map_location=self.args.device, weights_only=True)
             self.buffer = RolloutBuffer(saved["step"], saved["buffer"])
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

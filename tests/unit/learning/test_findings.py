@@ -129,6 +129,10 @@ def test_longer_answers_that_are_right_more_often_are_healthy():
     assert codes(run_of(**longer)) == []
 
 
+def test_a_gradient_that_was_tiny_and_is_small_has_not_exploded():
+    assert codes(run_of(grad_norm=line(0.001, 0.5))) == []
+
+
 def test_a_model_that_ended_its_answers_once_has_no_broken_template():
     assert codes(run_of(completions__clipped_ratio=from_place(0.3, 0.0, 1.0))) == ["truncated"]
 

@@ -48,13 +48,14 @@ def make_trainer(
     with_tools: bool = False,
     with_vllm: bool = False,
     generates: bool = False,
+    script: Any = None,
     peft_config: LoraConfig = LORA,
     dtype: torch.dtype = torch.float64,
     trainer_arguments: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Any:
     """`changes` go into the GRPOConfig. `with_vllm`: as if vLLM had sampled, by a policy a little off. `generates`: the
-    model writes its rollouts after all.
+    model writes its rollouts after all; `script`: TRL's `rollout_func`.
     """
     arguments: dict[str, Any] = {
         "output_dir": str(folder),
@@ -84,7 +85,7 @@ def make_trainer(
         train_dataset=prompts(),
         processing_class=toy_tokenizer(),
         peft_config=None if full else peft_config,
-        rollout_func=None if generates else _Script(with_tools),
+        rollout_func=None if generates else script or _Script(with_tools),
         **(trainer_arguments or {}),
     )
     trainer.remove_callback(PrinterCallback)

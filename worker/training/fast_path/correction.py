@@ -1,7 +1,9 @@
 """The importance-sampling correction of vLLM's samples, from the gradient pass's own log-probabilities."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 
@@ -39,7 +41,7 @@ class Correction:
         """TRL's names, over the rollouts that are trained on."""
         difference = (logps - sampling_logps).abs()[mask.bool()]
         difference = difference[~difference.isnan()]
-        ratios = ratio.flatten() if self.is_by_sequence else ratio[mask.bool()]
+        ratios = ratio[mask.bool().any(dim=1)] if self.is_by_sequence else ratio[mask.bool()]
         found = {}
         if difference.numel():
             found["sampling/sampling_logp_difference/mean"] = difference.mean().item()
@@ -49,3 +51,13 @@ class Correction:
             found["sampling/importance_sampling_ratio/mean"] = ratios.mean().item()
             found["sampling/importance_sampling_ratio/max"] = ratios.max().item()
         return found
+
+
+def metrics_of_all(everybodys: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of several processes as TRL puts them together: the least, the largest, the mean of the means."""
+    names = {name for metrics in everybodys for name in metrics}
+    values = {name: [metrics[name] for metrics in everybodys if name in metrics] for name in sorted(names)}
+    return {name: _TOGETHER[name.rpartition("/")[2]](of_name) for name, of_name in values.items()}
+
+
+_TOGETHER: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max, "mean": fmean}

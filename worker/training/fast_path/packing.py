@@ -54,7 +54,7 @@ def pack(
     As arranged, no micro-batch has more tokens than `tokens_per_pass`, padding included: TRL's size, so that memory
     stays below. Rollouts of like length stand together.
     """
-    trees = _trees(costs, sizes, tokens_per_pass)
+    trees = trees_for(costs, sizes, tokens_per_pass)
     trees.sort(key=lambda rows: -_tree(sizes, rows).tokens)
     bins: list[list[int]] = []
     count, width = 0, 0
@@ -74,7 +74,7 @@ def arrange(costs: Costs, sizes: Sequence[RolloutSize], most_tokens: int) -> lis
     """The trees of one pass, as indices into `sizes`: the cheapest in operations, with the padding to the longest, of
     those that have no more than `most_tokens`.
     """
-    shared = _trees(costs, sizes, most_tokens)
+    shared = trees_for(costs, sizes, most_tokens)
     alone = [[index] for index in range(len(sizes))]
 
     def rank(arranged: list[list[int]]) -> tuple[float, float]:
@@ -92,7 +92,8 @@ def _fits(costs: Costs, sizes: Sequence[RolloutSize], most_tokens: int) -> bool:
     return padded_tokens(trees_of(sizes, arrange(costs, sizes, most_tokens))) <= most_tokens
 
 
-def _trees(costs: Costs, sizes: Sequence[RolloutSize], longest: int) -> list[list[int]]:
+def trees_for(costs: Costs, sizes: Sequence[RolloutSize], longest: int | None) -> list[list[int]]:
+    """Each group as trees, cheapest in operations, none longer than `longest`: indices into `sizes`."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for index, size in enumerate(sizes):
         groups[size.prompt].append(index)

@@ -1,6 +1,7 @@
 """A generation batch, torn by TRL into micro-batches, put together anew from the rollouts that teach something."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 
 from worker.training.fast_path.layout import Rollouts, plan
 from worker.training.fast_path.operations import Costs, of_padded_rows, of_trees
-from worker.training.fast_path.packing import Share, pack, weight
+from worker.training.fast_path.packing import RolloutSize, Share, pack, weight
+from worker.training.fast_path.sharing_out import share_out
 
 Slice = dict[str, Any]
 """One micro-batch of TRL's buffer: tensors by name, one row a rollout; scalars are the whole batch's."""
@@ -24,10 +26,29 @@ class Saved:
     """Of one forward pass over all its micro-batches."""
     operations: float = 0.0
 
+    def of_all(self, accelerator: Any) -> "Saved":
+        """The same of all processes together."""
+        ours = torch.tensor([self.rollouts, self.tokens, self.stock_operations, self.operations], dtype=torch.float64)
+        rollouts, tokens, stock, fast = accelerator.reduce(ours.to(accelerator.device), reduction="sum").tolist()
+        return Saved(int(rollouts), int(tokens), stock, fast)
+
     @property
     def left(self) -> float:
         """Share of a forward pass that is still computed."""
         return self.operations / self.stock_operations if self.stock_operations else 1.0
+
+
+def _alone(batch: Slice) -> Slice:
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Who trains together, and how each gets the rollouts of all."""
+
+    rank: int = 0
+    count: int = 1
+    of_all: Callable[[Slice], Slice] = _alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +62,9 @@ class Repacker:
     """Unset: every rollout is computed as TRL lays it out."""
     leaves_out: bool
     """Whether rollouts without a signal are left out; if not, only what is saved is counted."""
+    processes: Processes = Processes()
+    is_whole_step: bool = True
+    """Whether a window is all that an optimizer step has."""
 
     def repack(self, slices: Sequence[Slice]) -> tuple[list[Slice], Saved]:
         saved = Saved()
@@ -52,34 +76,63 @@ class Repacker:
         return packed, saved
 
     def _repack_window(self, window: Sequence[Slice], saved: Saved) -> list[Slice]:
-        """As many micro-batches as before, the last ones perhaps empty."""
-        batch = _join(window)
+        """As many micro-batches as before, some perhaps empty."""
+        batch = self.processes.of_all(_join(window))
         trained = loss_mask(batch).sum(dim=1)
-        tokens, size = trained.tolist(), len(trained) // len(window)
+        tokens, size = trained.tolist(), len(window[0]["advantages"])
         stock = [Share(size, sum(tokens[start : start + size])) for start in range(0, len(tokens), size)]
         kept = ((batch["advantages"] != 0) & (trained > 0)).nonzero().flatten().tolist()
-        saved.rollouts += len(tokens) - len(kept)
+        everybodys = self._pack(batch, kept, passes=len(window), size=size)
         packed = []
-        for rows in self._pack(batch, kept, passes=len(window), size=size):
-            ours = Share(len(rows), sum(tokens[row] for row in rows))
+        for rows, count in zip(everybodys[self.processes.rank], self._counts(everybodys), strict=True):
+            saved.rollouts += size - len(rows)
+            ours = Share(count, sum(tokens[row] for row in rows))
             weights = [weight(self.loss_type, stock[row // size], ours) for row in rows]
-            packed.append(self._take(batch, rows, weights))
+            part = self._take(batch, rows, weights) if rows or not count else self._nothing(batch)
+            packed.append(_with_blanks(part, count))
         return packed
 
-    def _pack(self, batch: Slice, kept: list[int], *, passes: int, size: int) -> list[list[int]]:
-        if self.costs is None:
-            parts = [kept[start : start + size] for start in range(0, len(kept), size)]
-            return parts + [[] for _ in range(passes - len(parts))]
+    def _pack(self, batch: Slice, kept: list[int], *, passes: int, size: int) -> list[list[list[int]]]:
+        """The rollouts of each micro-batch of each process. With several, the last are full: there DDP exchanges."""
         sizes = rollouts_of(batch).sizes()
+        shares = share_out(self.costs, [sizes[row] for row in kept], self.processes.count, passes * size)
         width = batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
-        places = pack(
-            self.costs,
-            [sizes[row] for row in kept],
-            passes=passes,
-            rollouts_per_pass=size,
-            tokens_per_pass=size * width,
-        )
-        return [[kept[place] for place in part] for part in places]
+        packed = []
+        for share in shares:
+            rows = [kept[place] for place in share]
+            own = [sizes[row] for row in rows]
+            places = self._places(own, passes=passes, rollouts_per_pass=size, tokens_per_pass=size * width)
+            packed.append([[rows[place] for place in part] for part in places])
+        return packed if self.processes.count == 1 else [parts[::-1] for parts in packed]
+
+    def _places(
+        self, sizes: Sequence[RolloutSize], *, passes: int, rollouts_per_pass: int, tokens_per_pass: int
+    ) -> list[list[int]]:
+        if self.costs is not None:
+            return pack(
+                self.costs, sizes, passes=passes, rollouts_per_pass=rollouts_per_pass, tokens_per_pass=tokens_per_pass
+            )
+        rows = list(range(len(sizes)))
+        parts = [rows[start : start + rollouts_per_pass] for start in range(0, len(rows), rollouts_per_pass)]
+        return parts + [[] for _ in range(passes - len(parts))]
+
+    def _counts(self, everybodys: Sequence[Sequence[Sequence[int]]]) -> list[int]:
+        """Rows of each micro-batch, the same in every process: TRL gathers numbers of each row, and whoever had none
+        would keep the others waiting.
+
+        The gradients of an optimizer step are exchanged in its last micro-batch, so that is never left out where the
+        step may have others.
+        """
+        counts = [max(map(len, parts)) for parts in zip(*everybodys, strict=True)]
+        if self.processes.count > 1 and not self.is_whole_step:
+            counts[-1] = max(counts[-1], 1)
+        return counts
+
+    def _nothing(self, batch: Slice) -> Slice:
+        """The shortest rollout with a weight of 0: a pass whose gradient is 0."""
+        sizes = rollouts_of(batch).sizes()
+        lengths = [one.prompt_tokens + one.completion_tokens if one.completion_tokens else math.inf for one in sizes]
+        return self._take(batch, [lengths.index(min(lengths))], [0.0])
 
     def _take(self, batch: Slice, rows: Sequence[int], weights: Sequence[float]) -> Slice:
         index = torch.tensor(rows, dtype=torch.long, device=batch["advantages"].device)
@@ -100,6 +153,18 @@ class Repacker:
             saved.tokens -= sum(tree.tokens for tree in trees)
             saved.operations += of_trees(self.costs, trees)
             saved.stock_operations += stock_operations(self.costs, theirs)
+
+
+def _with_blanks(part: Slice, count: int) -> Slice:
+    """As many rows, by more in which no token is scored."""
+    have = len(part["advantages"])
+    if have == count:
+        return part
+    rows = torch.tensor([*range(have), *[0] * (count - have)], device=part["advantages"].device)
+    filled = {name: value[rows] if _has_rows(value) else value for name, value in part.items()}
+    filled["advantages"][have:] = 0.0
+    filled["completion_mask"][have:] = 0
+    return filled
 
 
 def rollouts_of(part: Slice) -> Rollouts:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from worker.training.fast_path.layout import Layout
 from worker.training.fast_path.operations import Costs
@@ -37,8 +38,9 @@ def backbone(model: Any) -> nn.Module:
 
 
 def causal_of(model: Any) -> Any:
-    """The language model itself, inside whatever adapters."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model
+    """The language model itself, inside whatever adapters and wrapper."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return inner.get_base_model() if isinstance(inner, PeftModel) else inner
 
 
 def costs_of(model: Any) -> Costs:

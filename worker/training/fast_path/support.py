@@ -7,6 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from accelerate import DistributedType
 from torch import nn
 from trl import GRPOTrainer
 from trl.trainer import utils as trl_utils
@@ -27,6 +28,10 @@ KNOWN_SOURCES = frozenset({"44fee22fa419a6a2029f7430936e17df1ebf400e36f8dac465e6
 _LOSS_TYPES = frozenset({"grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"})
 _ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary positions whose attention depends on the distance alone, however wide the batch is padded."""
+
+
+_TOGETHER = frozenset({DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU})
+"""One process, or several with a whole model each (DDP)."""
 
 
 class Saving(StrEnum):
@@ -67,8 +72,8 @@ def source_digest() -> str | None:
 def _obstacles_to_all(trainer: Any) -> Iterator[str]:
     if source_digest() not in KNOWN_SOURCES:
         yield "this version of TRL is not the one that the fast path was proved against"
-    if trainer.accelerator.num_processes > 1:
-        yield "several processes train together"
+    if trainer.accelerator.distributed_type not in _TOGETHER:
+        yield "the processes share the model's weights out"
     if trainer.loss_type not in _LOSS_TYPES:
         yield f"the loss type `{trainer.loss_type}` is unknown"
 

@@ -7,16 +7,19 @@ a skipped pass would have computed (`correction`), and what its loss types divid
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
-from worker.training.fast_path.audit import aside, gradients_of, relative_error
-from worker.training.fast_path.correction import Correction
+from worker.training.fast_path.audit import Gradients, aside, gradients_of, relative_error
+from worker.training.fast_path.correction import Correction, metrics_of_all
 from worker.training.fast_path.layout import Rollouts, lay_out
-from worker.training.fast_path.repacking import Repacker, Saved, Slice, loss_mask
+from worker.training.fast_path.repacking import Processes, Repacker, Saved, Slice, loss_mask
 from worker.training.fast_path.scoring import costs_of, score
+from worker.training.fast_path.sharing_out import of_all_processes
 from worker.training.fast_path.support import Saving, obstacles
 
 SWITCHED_OFF = "it is switched off"
@@ -63,7 +66,9 @@ class FastPathTrainer(GRPOTrainer):
             output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.model.training and self._saves(Saving.EQUAL_REWARDS):
             is_silent = self._silent_groups().to(output["advantages"].device)
-            output["advantages"][is_silent.repeat_interleave(self.num_generations)] = 0.0
+            before = self.accelerator.process_index * len(inputs)
+            ours = is_silent.repeat_interleave(self.num_generations)[before : before + len(inputs)]
+            output["advantages"][ours] = 0.0
         return output
 
     def _silent_groups(self) -> torch.Tensor:
@@ -89,7 +94,7 @@ class FastPathTrainer(GRPOTrainer):
         assert stock is not None
         packed, saved = self._repacker().repack(stock)
         self._buffered_inputs = packed
-        self._report(saved)
+        self._report(saved.of_all(self.accelerator))
         if self._audit_is_due():
             self._audit(stock, packed)
         now: int = self._step % self.args.steps_per_generation
@@ -102,7 +107,15 @@ class FastPathTrainer(GRPOTrainer):
             dtype=self.model.dtype,
             costs=self._costs,
             leaves_out=self._saves(Saving.SILENT_ROLLOUTS),
+            processes=self._processes,
+            is_whole_step=self.args.steps_per_generation % self.args.gradient_accumulation_steps == 0,
         )
+
+    @property
+    def _processes(self) -> Processes:
+        accelerator = self.accelerator
+        of_all = partial(of_all_processes, accelerator)
+        return Processes(accelerator.process_index, accelerator.num_processes, of_all)
 
     def _compute_loss(self, model: Any, inputs: Slice) -> torch.Tensor:
         if not len(inputs["advantages"]):
@@ -196,7 +209,8 @@ class FastPathTrainer(GRPOTrainer):
         """Before the first step on a batch the policy is the one that generated: its own log-probabilities are old."""
         sampled, mask = inputs["sampling_per_token_logps"], loss_mask(inputs)
         ratio = inputs["importance_sampling_ratio"] = self._correction.ratio(logps, sampled, mask)
-        for name, value in self._correction.metrics(ratio, logps, sampled, mask).items():
+        everybodys = gather_object([self._correction.metrics(ratio, logps, sampled, mask)])
+        for name, value in metrics_of_all(everybodys).items():
             self._metrics["train"][name].append(value)
 
     # What it saves, and whether it is right.
@@ -223,12 +237,16 @@ class FastPathTrainer(GRPOTrainer):
         with aside(self):
             self._is_aside = True
             try:
-                ours = gradients_of(self.model, lambda: self._accumulate(fast))
+                ours = self._sum(gradients_of(self.model, lambda: self._accumulate(fast)))
                 self._is_stock = True
-                theirs = gradients_of(self.model, lambda: self._accumulate(stock))
+                theirs = self._sum(gradients_of(self.model, lambda: self._accumulate(stock)))
             finally:
                 self._is_aside = self._is_stock = False
         self._metrics["train"]["fast/grad_relative_error"].append(relative_error(ours, theirs))
+
+    def _sum(self, gradients: Gradients) -> Gradients:
+        """Over the processes, which compute other rollouts in one way than in the other."""
+        return [None if one is None else self.accelerator.reduce(one, reduction="sum") for one in gradients]
 
     def _accumulate(self, parts: Sequence[Slice]) -> None:
         for part in parts:

@@ -82,7 +82,9 @@ def estimate_needs(model: nn.Module, spec: JobSpec, device: Device, *, total: in
     return Needs(
         total=total,
         resident=_resident(model),
-        passing=_passing(config, spec, tokens * rollouts_per_pass(spec.hyperparameters, device), width),
+        passing=_passing(
+            config, spec, tokens * rollouts_per_pass(spec.hyperparameters, spec.resources.gpus, device), width
+        ),
         weights=width * _count(causal_of(model)),
         longest=cache * tokens,
         all_rollouts=cache * tokens * rollouts,
