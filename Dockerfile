@@ -1,6 +1,6 @@
 # Two images from one file:
 #   docker build --target api .      the ledger: HTTP API and migrations; no torch
-#   docker build --target worker .   the workshop: dispatcher, Celery workers, trainer; torch with CUDA
+#   docker build --target worker .   the workshop: dispatcher, Celery workers, trainer, exporter; torch with CUDA
 # To pin the base exactly, pass --build-arg BASE=python:3.12-slim-bookworm@sha256:...
 
 ARG BASE=python:3.12-slim-bookworm
@@ -28,7 +28,7 @@ COPY . .
 RUN pip install --no-cache-dir --no-deps --editable . && python -m compileall -q .
 
 FROM build AS build-worker
-ARG EXTRAS=worker,qlora
+ARG EXTRAS=worker,qlora,exports
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt ".[${EXTRAS}]"
 COPY . .

@@ -1,4 +1,4 @@
-"""The local stack: Postgres, Valkey, the API, the dispatcher and two workers, on one machine and one folder."""
+"""The local stack: Postgres, Valkey, the API, dispatcher, workers and exporter, on one machine and one folder."""
 
 import errno
 import os
@@ -50,6 +50,7 @@ class Stack:
         self._dispatcher = Child(_dispatcher(folder.log("dispatcher"), env))
         self._worker = Child(_worker(folder.log("worker"), env))
         self._grader = Child(_grader(folder.log("grader"), env))
+        self._exporter = Child(_exporter(folder.log("exporter"), env))
         self._keepers: list[Keeper] = []
 
     def start(self) -> Connection:
@@ -64,8 +65,10 @@ class Stack:
         self._worker.start()
         self._wait_ready()
         self._grader.start()  # its answers are waited for, so it need not be; and it would slow the others down
-        children = (self._postgres.child, self._valkey.child, self._api, self._dispatcher, self._worker, self._grader)
-        self._keepers = [Keeper(child, say=self._say) for child in children]
+        self._exporter.start()  # nobody waits for it
+        servers = (self._postgres.child, self._valkey.child)
+        ours = (self._api, self._dispatcher, self._worker, self._grader, self._exporter)
+        self._keepers = [Keeper(child, say=self._say) for child in (*servers, *ours)]
         connection = Connection(url=self._url, api_key=api_key, pid=os.getpid())
         self._folder.write_connection(connection)
         return connection
@@ -78,7 +81,8 @@ class Stack:
     def stop(self) -> None:
         """The worker first, with time to save a checkpoint; what it writes to last."""
         self._folder.connection.unlink(missing_ok=True)
-        self._grader.ask_to_stop()
+        for quick in (self._grader, self._exporter):
+            quick.ask_to_stop()
         for part in self._parts:
             part.stop()
 
@@ -90,7 +94,8 @@ class Stack:
     @property
     def _parts(self) -> tuple[Child | Valkey | Postgres, ...]:
         """In the order in which they end."""
-        return (self._worker, self._grader, self._dispatcher, self._api, self._valkey, self._postgres)
+        ours = (self._worker, self._grader, self._exporter, self._dispatcher, self._api)
+        return (*ours, self._valkey, self._postgres)
 
     def _prepare_ledger(self) -> str:
         """The API key of this folder, in a database with the newest schema."""
@@ -213,6 +218,12 @@ def _grader(log: Path, env: dict[str, str]) -> Program:
         stop_grace_s=5.0,
         death_signal=signal.SIGTERM,
     )
+
+
+def _exporter(log: Path, env: dict[str, str]) -> Program:
+    """What is cut off at its end goes on at the next start. Its grace covers that of its own children."""
+    argv = python_module("worker.exports.main")
+    return Program(name="exporter", argv=argv, log=log, env=env, folder=CHECKOUT, stop_grace_s=12.0)
 
 
 def _ensure_key(path: Path, database_url: str) -> str:

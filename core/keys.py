@@ -13,6 +13,7 @@ PROBES = "probes/"
 _DATA_FILE = re.compile(r"files/([^/]+)")
 _CHECKPOINT = re.compile(r"jobs/([^/]+)/checkpoints/([0-9]+)-a([0-9]+)/.+")
 _ARTIFACT = re.compile(r"jobs/([^/]+)/artifacts/a([0-9]+)/.+")
+_EXPORT = re.compile(r"jobs/([^/]+)/exports/([a-z]+)/a([0-9]+)-([0-9a-f]{16})/file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,26 @@ class ArtifactsPlace:
         return artifacts(self.job_id, self.attempt)
 
 
-Place = CheckpointPlace | ArtifactsPlace
+@dataclass(frozen=True, slots=True)
+class ExportPlace:
+    """The prefix of one version of a file that an exporter has made, taken apart."""
+
+    job_id: JobId
+    target: str
+    attempt: int
+    """Of the export."""
+    version: str
+
+    @property
+    def prefix(self) -> str:
+        return f"jobs/{self.job_id}/exports/{self.target}/a{self.attempt:04d}-{self.version}/"
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}file"
+
+
+Place = CheckpointPlace | ArtifactsPlace | ExportPlace
 
 
 def data_file(file_id: FileId) -> str:
@@ -71,6 +91,11 @@ def artifact(job_id: JobId, attempt: int, name: str) -> str:
     return f"{artifacts(job_id, attempt)}{name}"
 
 
+def export(job_id: JobId, target: str, attempt: int, sha256: str) -> str:
+    """One version of the file that an exporter has made for downloads."""
+    return ExportPlace(job_id, target, attempt, sha256[:16]).key
+
+
 def probe(nonce: str) -> str:
     return f"{PROBES}{nonce}"
 
@@ -82,12 +107,14 @@ def data_file_of(key: str) -> FileId | None:
 
 
 def place_of(key: str) -> Place | None:
-    """Where in a job's prefix the object lies; None for a key that neither `checkpoint` nor `artifact` makes."""
+    """Where in a job's prefix the object lies; None for a key that nothing here makes for a job."""
     place: Place
     if match := _CHECKPOINT.fullmatch(key):
         place = CheckpointPlace(JobId(match[1]), int(match[2]), int(match[3]))
     elif match := _ARTIFACT.fullmatch(key):
         place = ArtifactsPlace(JobId(match[1]), int(match[2]))
+    elif match := _EXPORT.fullmatch(key):
+        place = ExportPlace(JobId(match[1]), match[2], int(match[3]), match[4])
     else:
         return None
     return place if key.startswith(place.prefix) else None

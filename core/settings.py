@@ -2,13 +2,20 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 BUNDLED_MODEL = "podium/tiny"
+ExportName = Literal["wandb", "mlflow", "tensorboard", "trackio"]
+"""`core.integrations.ExportTarget`, which knows the spec and so stands above this module."""
+
+
+def _theirs(name: str) -> AliasChoices:
+    """A variable that the target's own client knows by this name too: no prefix of ours."""
+    return AliasChoices(name, name.lower())
 
 
 class Settings(BaseSettings):
@@ -96,6 +103,30 @@ class Settings(BaseSettings):
     """How often what nobody owns is removed from the store: torn checkpoints, dangling uploads, orphans."""
     gc_min_age_s: float = Field(86400.0, gt=0)
     """What is younger may still be somebody's."""
+
+    # Exports (docs/exports.md). The API reads the first; keys and addresses are for the exporter alone.
+    integrations: Annotated[tuple[ExportName, ...], NoDecode] = ("tensorboard",)
+    """Where jobs may send their metrics (`wandb,mlflow`). What leaves the server is for its operator to allow."""
+    wandb_api_key: SecretStr | None = Field(None, validation_alias=_theirs("WANDB_API_KEY"))
+    wandb_base_url: str | None = Field(None, validation_alias=_theirs("WANDB_BASE_URL"))
+    """Of a W&B server of one's own; unset: theirs."""
+    wandb_mode: Literal["online", "offline", "disabled"] = Field("online", validation_alias=_theirs("WANDB_MODE"))
+    wandb_dir: Path | None = Field(None, validation_alias=_theirs("WANDB_DIR"))
+    """Where offline runs are written, for `wandb sync`."""
+    mlflow_tracking_uri: SecretStr | None = Field(None, validation_alias=_theirs("MLFLOW_TRACKING_URI"))
+    """A server, or a database of MLflow's."""
+    trackio_dir: Path | None = Field(None, validation_alias=_theirs("TRACKIO_DIR"))
+    """The folder that `trackio show` looks at."""
+    export_poll_s: float = Field(2.0, gt=0)
+    export_refresh_s: float = Field(60.0, gt=0)
+    """How often an event file is written anew while its job runs."""
+    export_call_s: float = Field(120.0, gt=0)
+    """How long one call of a target's client may take; the process of a longer one is ended."""
+    export_retry_s: float = Field(10.0, gt=0)
+    """Pause after a first failure; it doubles with each that follows, up to 15 minutes."""
+    export_patience_s: float = Field(86400.0, gt=0)
+    """An export that has failed for so long after its job's end is given up."""
+
     gpu_price_usd_per_hour: float = Field(0.0, ge=0)
     gpu_name: str | None = None
 
@@ -104,6 +135,12 @@ class Settings(BaseSettings):
         if self.lease_renew_s + self.lease_margin_s >= self.lease_ttl_s:
             raise ValueError("lease_renew_s + lease_margin_s must be less than lease_ttl_s, or no lease could be kept")
         return self
+
+    @field_validator("integrations", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        """Names with commas between them; an empty text is none."""
+        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
     # Telling.
     log_format: str = Field("console", pattern="^(console|json)$")

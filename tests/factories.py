@@ -1,7 +1,7 @@
 """Specs, jobs and leases with sensible defaults; a test names only what it is about."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from core.db.leases import Lease
 from core.db.models import Job, JobEvent, now
 from core.db.session import Sessions
 from core.ids import FileId, JobId, TenantId, new_file_id, new_job_id, new_signal_probe_id
+from core.integrations import Integration
 from core.reward_source import RewardForm
 from core.rows import FileFormat
 from core.signal_report import ProbeSize
@@ -78,6 +79,7 @@ def add_job(
     job_id: JobId | None = None,
     sources: Mapping[str, str] | None = None,
     metadata: Mapping[str, str] | None = None,
+    integrations: Sequence[Mapping[str, Any]] = (),
 ) -> Job:
     """A queued job; `sources` are those of the rewards that came inside the spec."""
     spec = spec or make_spec()
@@ -90,6 +92,7 @@ def add_job(
         method={"type": "grpo"},
         metadata=metadata or {},
         inline_sources={term.name: REWARD_SOURCE for term in spec.rewards} if sources is None else sources,
+        integrations=[Integration.model_validate(item) for item in integrations],
     )
 
 

@@ -16,7 +16,7 @@ from core import keys
 from core.db import checkpoints, grading_tasks, idempotency, orphans, reward_probes
 from core.db.session import Sessions
 from core.failpoints import failpoint
-from core.keys import CheckpointPlace, Place
+from core.keys import CheckpointPlace, ExportPlace, Place
 from core.settings import Settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectInfo, ObjectStore
@@ -37,7 +37,7 @@ class Collected:
     given_up: int = 0
     """Checkpoints of jobs that are over, which only a branch had needed: their objects go with the next of these."""
     publications: int = 0
-    """Attempts that uploaded artifacts, and never showed them."""
+    """Attempts and exports that uploaded artifacts, and never showed them."""
     files: int = 0
     uploads: int = 0
     probes: int = 0
@@ -105,6 +105,8 @@ class _Round:
         with self._sessions.begin() as session:
             if isinstance(place, CheckpointPlace):
                 return orphans.is_orphaned_checkpoint(session, place, evidence_s=self._min_age_s)
+            if isinstance(place, ExportPlace):
+                return orphans.is_orphaned_export(session, place)
             return orphans.is_orphaned_publication(session, place)
 
     def _is_anothers(self, places: Collection[Place]) -> bool:

@@ -104,6 +104,7 @@ def findings(job: Job, evidence: Evidence, settings: Settings) -> list[Finding]:
         *_slow_phase(job, evidence),
         *_away(job, evidence),
         *_notices(evidence),
+        *_failing_exports(evidence),
     ]
     return sorted(found, key=lambda finding: (_SEVERITIES.index(finding.severity), -finding.last_seen))
 
@@ -290,6 +291,17 @@ def _notices(evidence: Evidence) -> Iterator[Finding]:
             times = [notice.first_at, notice.last_at]
             fix = _NOTICES[notice.code]
             yield _finding(notice.code, Severity.WARNING, notice.message, fix, notice.data, times, count=notice.count)
+
+
+def _failing_exports(evidence: Evidence) -> Iterator[Finding]:
+    for export in evidence.failing_exports:
+        assert export.failing_since is not None, "asked for"
+        ended = "it was given up" if export.finished_at else "it is tried again"
+        message = f"The metrics do not reach {export.target}: {export.failures} tries failed in a row, and {ended}."
+        fix = "Nothing for the job, which GET .../metrics shows in full; ask the operator to look at the exporter."
+        facts = {"target": export.target, "reason": export.error_code, "failures": export.failures}
+        times = [export.failing_since, export.finished_at or evidence.at]
+        yield _finding("export_failing", Severity.WARNING, message, fix, facts, times, count=export.failures)
 
 
 def _ended_at(attempts: Sequence[JobAttempt], evidence: Evidence) -> list[datetime]:

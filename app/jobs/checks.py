@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from app.jobs import branch
 from app.jobs.facts import Facts
+from app.jobs.integrations import IntegrationNotOffered
 from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
 from app.jobs.resource_checks import NeedsOneGpu, TooManyGpus, UnevenProcesses, resource_problems
@@ -80,6 +81,7 @@ _KINDS: dict[str, type[InvalidRequest]] = {
         RewardDoesNotLoad,
         TooFewHeldOutTasks,
         TooFewRows,
+        IntegrationNotOffered,
         NeedsOneGpu,
         TooManyGpus,
         UnevenProcesses,

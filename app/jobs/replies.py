@@ -75,7 +75,7 @@ class JobObject(Reply):
     hyperparameters: dict[str, Any] = Field(description="OpenAI's old place; ours are in `method` and `spec`.")
     method: dict[str, Any] = Field(description="As it was sent; `spec` says what it means.")
     metadata: dict[str, str]
-    integrations: list[Any]
+    integrations: list[Any] = Field(description="As OpenAI has them, by type; never with keys or addresses.")
 
     suffix: str | None
     stage: Stage | None = Field(description="What a running job is doing.")
@@ -115,7 +115,7 @@ class JobObject(Reply):
             hyperparameters={},
             method=job.method,
             metadata=job.metadata_,
-            integrations=[],
+            integrations=job.integrations,
             suffix=job.suffix,
             stage=job.stage,
             status_reason=job.status_reason,

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+from app.jobs.integrations import Integrations
 from app.jobs.methods import Method
 from core.ids import FileId
 from core.spec import Frozen, ResourcesSpec
@@ -23,6 +24,7 @@ EXAMPLE: JsonDict = {
     "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
     "validation_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3e",
     "suffix": "biography",
+    "integrations": [{"type": "tensorboard"}],
     "resources": {"gpus": 1},
     "method": {
         "type": "grpo",
@@ -54,17 +56,6 @@ BRANCH: JsonDict = {
     "training_file": "file-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d",
     "method": {"type": "grpo", "grpo": {"rewards": [{"reward": "rew-0197f0a4c1e27b6a9d0f3c5e8a1b2c3f"}]}},
 }
-
-
-def _no_integrations(value: Any) -> Any:
-    if isinstance(value, list) and value:
-        kinds = {str(item.get("type"))[:32] if isinstance(item, dict) else "?" for item in value}
-        raise PydanticCustomError(
-            "integration_not_supported",
-            "there is no integration {kinds} here",
-            {"kinds": ", ".join(sorted(kinds)), "fix": "Leave it out; read the job's metrics, which has every number."},
-        )
-    return value
 
 
 def _not_at_the_top(value: Any) -> Any:
@@ -114,7 +105,9 @@ class JobCreate(Frozen):
     seed: int | None = Field(None, ge=0, lt=2**31, description="Unset: 42.")
     resources: Resources = Resources()
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
-    integrations: Annotated[tuple[()] | None, BeforeValidator(_no_integrations)] = None
+    integrations: Integrations = Field(
+        None, description="Where the metrics go beside the ledger; keys and addresses are the server's."
+    )
     hyperparameters: Annotated[None, BeforeValidator(_not_at_the_top)] = Field(
         None, deprecated=True, description="OpenAI's deprecated place; refused, with the place to use instead."
     )

@@ -12,6 +12,7 @@ from app.jobs import branch, facts, reports
 from app.jobs.branch import BranchPoint
 from app.jobs.checks import problems_with, refusal
 from app.jobs.facts import Facts
+from app.jobs.integrations import not_offered
 from app.jobs.plan import plan_of
 from app.jobs.replies import PACE_STEPS, JobObject
 from app.jobs.resolve import Resolved, resolve, spec_sha256
@@ -65,6 +66,7 @@ def preview(
         known = facts.gather(session, tenant_id, body, plan, start)
         unloadable, doubtful = reports.unloadable(session, known) if reports_count else ([], [])
     problems = [*problems_with(body, plan, known, most_gpus=settings.gpus), *unloadable]
+    problems += not_offered(settings, body.integrations)
     model = None if isinstance(start, Problem) else _find_model(settings, body, known, problems)
     if problems or model is None:
         raise refusal(problems)
@@ -192,4 +194,5 @@ def _add(session: Session, submission: Submission, resolved: Resolved) -> Job:
         method=body.method.model_dump(mode="json", exclude_unset=True),
         metadata=body.metadata or {},
         inline_sources=resolved.inline_sources,
+        integrations=body.integrations or (),
     )

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from core.db import checkpoints, jobs, progress
-from core.db.models import Checkpoint, Job, JobAttempt, JobEvent, StepMetrics
+from core.db import checkpoints, exports, jobs, progress
+from core.db.models import Checkpoint, Export, Job, JobAttempt, JobEvent, StepMetrics
 
 TROUBLE = ("warn", "error")
 
@@ -39,6 +39,8 @@ class Evidence:
     """The newest checkpoint that is whole."""
     corrupt: Sequence[Checkpoint]
     notices: Sequence[Notice]
+    failing_exports: Sequence[Export] = ()
+    """What a target has not taken when it was last tried, or never will."""
 
 
 def gather(session: Session, job: Job) -> Evidence:
@@ -53,6 +55,7 @@ def gather(session: Session, job: Job) -> Evidence:
         durable=next(checkpoints.usable(session, job.id), None),
         corrupt=session.scalars(corrupt.order_by(Checkpoint.step)).all(),
         notices=_notices(session, job),
+        failing_exports=exports.failing(session, job.id),
     )
 
 

@@ -8,8 +8,9 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from core.db import events
-from core.db.models import InlineReward, Job, now
+from core.db.models import Export, InlineReward, Job, now
 from core.ids import FileId, JobId, TenantId
+from core.integrations import Integration
 from core.spec import JobSpec
 from core.status import TRANSITIONS, JobKind, JobStatus, StatusReason
 
@@ -34,6 +35,7 @@ def add(
     metadata: Mapping[str, str],
     inline_sources: Mapping[str, str],
     kind: JobKind = JobKind.GRPO,
+    integrations: Sequence[Integration] = (),
 ) -> Job:
     """Record a queued job. This row is the job; telling a worker is only a hint."""
     job = Job(
@@ -46,6 +48,7 @@ def add(
         seed=spec.seed,
         metadata_=dict(metadata),
         method=dict(method),
+        integrations=[integration.as_reply() for integration in integrations],
         spec=spec.model_dump(mode="json"),
         training_file=spec.training.file_id,
         validation_file=spec.held_out.file_id if spec.held_out else None,
@@ -55,6 +58,7 @@ def add(
     session.flush()
     for name, source in inline_sources.items():
         session.add(InlineReward(job_id=job_id, name=name, source=source))
+    session.add_all(Export(job_id=job_id, target=integration.type) for integration in integrations)
     events.add(session, job_id, code="queued", message="The job is recorded and waits for a worker.")
     session.refresh(job)
     return job

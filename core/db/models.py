@@ -26,6 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from core.grading_tasks import GradingTaskKind, GradingTaskStatus
 from core.ids import CheckpointId, EventId, FileId, GradingTaskId, JobId, RewardId, RewardVersionId, TenantId
+from core.integrations import ExportTarget
 from core.status import JobKind, JobStatus, Stage, StatusReason
 
 Json = dict[str, Any]
@@ -70,6 +71,7 @@ class Base(DeclarativeBase):
         StatusReason: Word(StatusReason),
         GradingTaskKind: Word(GradingTaskKind),
         GradingTaskStatus: Word(GradingTaskStatus),
+        ExportTarget: Word(ExportTarget),
         datetime: DateTime(timezone=True),
         Json: JSONB,
         list[Any]: JSONB,
@@ -180,6 +182,8 @@ class Job(Base):
     metadata_: Mapped[Json] = mapped_column("metadata")
     method: Mapped[Json]
     """The method as the client sent it, for the answer; `spec` is what runs."""
+    integrations: Mapped[list[Any]] = mapped_column(server_default=text("'[]'::jsonb"))
+    """`core.integrations.Integration` as JSON; `exports` has a row for each."""
     spec: Mapped[Json]
     """`core.spec.JobSpec` as JSON."""
     training_file: Mapped[FileId]
@@ -350,6 +354,31 @@ class Artifact(Base):
     sha256: Mapped[str]
     content_type: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=now())
+
+
+class Export(Base):
+    """What a target has been told of a job is asked of the target; this row says who does it, and how it went."""
+
+    __tablename__ = "exports"
+    __table_args__ = (Index("ix_exports_due", "due_at", postgresql_where=text("finished_at IS NULL")),)
+
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    target: Mapped[ExportTarget] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(server_default=text("0"))
+    """The fencing token: raised by every claim."""
+    lease_expires_at: Mapped[datetime | None]
+    due_at: Mapped[datetime] = mapped_column(server_default=now())
+    """Not before this: after failures, a pause."""
+    started_at: Mapped[datetime | None]
+    """When the target first took something."""
+    failing_since: Mapped[datetime | None]
+    """Unset while it works."""
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
+    """In a row."""
+    error_code: Mapped[str | None]
+    """Of the newest failure, which people have been told of; it stays when the next try succeeds."""
+    finished_at: Mapped[datetime | None]
+    """Everything has been sent, or it was given up."""
 
 
 class GradingTask(Base):

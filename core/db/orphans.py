@@ -2,20 +2,22 @@
 
 Each answer is one statement, so it sees the ledger at one moment; and what is an orphan stays one. A checkpoint's row
 can only come from the attempt that holds the job, and attempts are raised, never given again; artifacts only come
-before a job is over. A job or an attempt that this ledger does not know has no orphans: it may be another ledger's.
+before a job is over, and an export's file only from the attempt that holds the export. A job or an attempt that this
+ledger does not know has no orphans: it may be another ledger's.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import ARRAY, ColumnElement, Text, and_, any_, func, literal, not_, or_, select
 from sqlalchemy.orm import Session
 
-from core.db.models import Artifact, Checkpoint, File, Job, now
+from core.db import exports
+from core.db.models import Artifact, Checkpoint, Export, File, Job, now
 from core.db.session import Sessions
-from core.ids import FileId
-from core.keys import ArtifactsPlace, CheckpointPlace, Place
+from core.ids import FileId, JobId
+from core.keys import ArtifactsPlace, CheckpointPlace, ExportPlace, Place
 from core.status import JobStatus
 
 _LOCK = (0x706F6469, 1)
@@ -71,6 +73,15 @@ def is_orphaned_publication(session: Session, place: ArtifactsPlace) -> bool:
     )
 
 
+def is_orphaned_export(session: Session, place: ExportPlace) -> bool:
+    """A file that is not shown, of an attempt that can show nothing any more."""
+    shown = select(Artifact.name).where(Artifact.job_id == place.job_id, Artifact.key == place.key)
+    mine = select(Export.job_id).where(Export.job_id == place.job_id, Export.target == place.target)
+    known = mine.where(Export.attempt >= place.attempt)
+    held = mine.where(*exports.held_by(place.attempt))
+    return _is_any(session, Job.id == place.job_id, known.exists(), not_(shown.exists()), not_(held.exists()))
+
+
 def is_orphaned_file(session: Session, file_id: FileId) -> bool:
     """No row, or a deleted one. The row comes after the object: ask only about objects that are old."""
     row = select(File.id).where(File.id == file_id, File.deleted_at.is_(None))
@@ -79,10 +90,21 @@ def is_orphaned_file(session: Session, file_id: FileId) -> bool:
 
 def unknown(session: Session, places: Collection[Place]) -> set[Place]:
     """Those of jobs and attempts that this ledger never had: a row comes before its objects, and is never deleted."""
-    job_ids = sorted({place.job_id for place in places})
-    query = select(Job.id, Job.attempt).where(Job.id == any_(literal(job_ids, ARRAY(Text))))
-    newest = {row.id: row.attempt for row in session.execute(query)}
-    return {place for place in places if place.attempt > newest.get(place.job_id, 0)}
+    newest = _newest_attempts(session, sorted({place.job_id for place in places}))
+    return {place for place in places if place.attempt > newest.get(_holder(place), 0)}
+
+
+def _holder(place: Place) -> tuple[JobId, str | None]:
+    """Whose attempts the place counts by: the job's, or those of its export to a target."""
+    return place.job_id, place.target if isinstance(place, ExportPlace) else None
+
+
+def _newest_attempts(session: Session, job_ids: Sequence[JobId]) -> dict[tuple[JobId, str | None], int]:
+    asked = any_(literal(job_ids, ARRAY(Text)))
+    of_jobs = session.execute(select(Job.id, Job.attempt).where(Job.id == asked))
+    of_exports = session.execute(select(Export.job_id, Export.target, Export.attempt).where(Export.job_id == asked))
+    newest: dict[tuple[JobId, str | None], int] = {(row.id, None): row.attempt for row in of_jobs}
+    return newest | {(row.job_id, row.target.value): row.attempt for row in of_exports}
 
 
 def _is_any(session: Session, *conditions: ColumnElement[bool]) -> bool:

@@ -21,7 +21,8 @@ from cli.valkey import free_port
 
 PODIUM = Path(sys.executable).with_name("podium")
 WAIT_S = 120.0
-MODULES = ("app.main:create_app", "worker.dispatcher", "worker.main", "worker.grading_tasks.main")
+WORKERS = ("worker.dispatcher", "worker.main", "worker.grading_tasks.main", "worker.exports.main")
+MODULES = ("app.main:create_app", *WORKERS)
 
 
 class Up:

@@ -32,7 +32,8 @@ OUR_IMAGES = {"podium-api:local": "api", "podium-worker:local": "worker"}
 SLOTS = {"worker.main": (TRAIN_QUEUE, 1), "worker.grading_tasks.main": (GRADING_QUEUE, CONCURRENCY)}
 """Of the Celery apps: the queue, and how many tasks at once."""
 REFERENCE = re.compile(r"\$\{(\w+)(:\?|:-|)([^}]*)\}")
-SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN")
+SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY")
+OPTIONAL_SECRETS = {"HF_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD"}
 
 
 def read(name: str) -> str:
@@ -208,7 +209,7 @@ def test_whatever_runs_reward_code_may_make_namespaces_and_nothing_else(name: st
     assert (service["cap_drop"], service["init"]) == (["ALL"], True)
 
 
-@pytest.mark.parametrize("name", ["api", "dispatcher"])
+@pytest.mark.parametrize("name", ["api", "dispatcher", "exporter"])
 def test_what_runs_no_reward_code_keeps_the_engines_filter(name: str) -> None:
     assert SERVICES[name]["security_opt"] == ["no-new-privileges:true"]
 
@@ -260,6 +261,16 @@ def test_the_settings_name_the_services_of_compose(monkeypatch: pytest.MonkeyPat
         assert SERVICES["api"]["environment"][variable] == s3[variable]
 
 
+def test_only_the_exporter_knows_keys_of_what_it_exports_to() -> None:
+    knowing = {
+        name
+        for name, service in SERVICES.items()
+        if any(variable.startswith(("WANDB_", "MLFLOW_")) for variable in service.get("environment", {}))
+    }
+
+    assert knowing == {"exporter"}
+
+
 def test_one_secret_is_the_same_wherever_it_is_used() -> None:
     used = {name for text in texts(SERVICES) for name, kind, _ in REFERENCE.findall(text) if kind == ":?"}
 
@@ -282,7 +293,7 @@ def test_no_secret_is_written_down_and_none_has_a_default() -> None:
         for text in texts(service):
             assert not re.search(r"://[^/@:]*:(?!\$\{\w+:\?)[^/@]*@", text), text
     for found in REFERENCE.finditer(read("docker-compose.yml")):
-        required = SECRET_NAME.search(found[1]) and found[1] != "HF_TOKEN"
+        required = SECRET_NAME.search(found[1]) and found[1] not in OPTIONAL_SECRETS
         assert found[2] == (":?" if required else ":-"), found[0]
 
 

@@ -12,7 +12,8 @@ from app.diagnostics.replies import Finding, Severity, WaitsFor
 from app.diagnostics.situation import in_words
 from core.activity import DatedActivity
 from core.db.evidence import Evidence, Notice
-from core.db.models import Checkpoint, Job, JobAttempt
+from core.db.models import Checkpoint, Export, Job, JobAttempt
+from core.integrations import ExportTarget
 from core.settings import Settings
 from core.spec import ResourcesSpec
 from core.status import JobStatus, StatusReason
@@ -309,3 +310,20 @@ def test_a_job_that_has_ended_waits_for_nothing(status: JobStatus) -> None:
 )
 def test_times_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
+
+
+@pytest.mark.parametrize(("finished_at", "words"), [(None, "tried again"), (NOW, "given up")])
+def test_an_export_that_fails_is_a_warning_of_its_own_job(finished_at: datetime | None, words: str) -> None:
+    export = Export(
+        target=ExportTarget.WANDB,
+        failing_since=ago(600),
+        failures=7,
+        error_code="export_not_configured",
+        finished_at=finished_at,
+    )
+    (finding,) = findings(make_job(), make_evidence(failing_exports=[export]), SETTINGS)
+    assert (finding.code, finding.severity, finding.count) == ("export_failing", Severity.WARNING, 7)
+    assert "wandb" in finding.message
+    assert words in finding.message
+    assert finding.evidence == {"target": "wandb", "reason": "export_not_configured", "failures": 7}
+    assert finding.first_seen == int(ago(600).timestamp())

@@ -1,4 +1,5 @@
-"""Temporary files of one process of the grading worker: in a folder that it holds, so that others can tell who is gone.
+"""Temporary files of one process, of the grading worker or the exporter: in a folder that it holds, so that others can
+tell who is gone.
 
 What is killed removes nothing. As with run directories (`worker.leftovers`), the lock ends with its process.
 """

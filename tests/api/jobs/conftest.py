@@ -27,9 +27,9 @@ def rows(count: int, *, first: int = 0, **columns: Any) -> bytes:
 
 @pytest.fixture
 def settings(settings: Settings, tmp_path: Path) -> Settings:
-    """With a model that is right in form, and no hub: a test that wants one says so."""
-    models = {MODEL: write_model(tmp_path / "model")}
-    return settings.model_copy(update={"models": models, "allow_hub_models": False})
+    """With a model that is right in form, and no hub: a test that wants one says so. All exports but trackio."""
+    changes = {"models": {MODEL: write_model(tmp_path / "model")}, "allow_hub_models": False}
+    return settings.model_copy(update=changes | {"integrations": ("wandb", "mlflow", "tensorboard")})
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def refusal(client: TestClient, body: Any, *, status: int = 422) -> Body:
         ("metadata", {f"key{n}": "" for n in range(17)}, "invalid_value"),
         ("metadata.key", "x" * 513, "invalid_value"),
         ("metadata.key", 7, "invalid_type"),
-        ("integrations", [{"type": "wandb", "wandb": {"project": "p"}}], "integration_not_supported"),
+        ("integrations", [{"type": "tensorboard"}] * 2, "same_integration"),
         ("hyperparameters", {"n_epochs": 1}, "deprecated_hyperparameters"),
     ],
 )
@@ -121,6 +121,28 @@ def test_a_watched_field_that_cannot_be_counted_is_refused(
     (problem,) = error["errors"]
     assert (problem["field"], problem["code"]) == (f"method.grpo.watch[1]{field}", code)
     assert code != "missing_column" or "`answer`" in problem["fix"]
+
+
+@pytest.mark.parametrize(
+    ("integration", "field", "code"),
+    [
+        ({"type": "trackio", "trackio": {"project": "p"}}, ".type", "integration_not_offered"),
+        ({"type": "comet"}, ".type", "invalid_value"),
+        ({"type": "wandb"}, "", "integration_incomplete"),
+        ({"type": "wandb", "mlflow": {"project": "p"}}, "", "integration_incomplete"),
+        ({"type": "wandb", "wandb": {}}, ".wandb.project", "missing_field"),
+        ({"type": "trackio", "trackio": {"project": "../../etc"}}, ".trackio.project", "invalid_value"),
+        ({"type": "mlflow", "mlflow": {"project": "p", "uri": "http://10.0.0.1"}}, ".mlflow.uri", "unknown_field"),
+        ({"type": "wandb", "wandb": {"project": "p", "api_key": "k"}}, ".wandb.api_key", "unknown_field"),
+    ],
+)
+def test_an_integration_that_cannot_be_had_is_refused(
+    client: TestClient, body: Body, integration: Body, field: str, code: str
+) -> None:
+    """Addresses and keys are the operator's: there is no field for them."""
+    (problem,) = refusal(client, body | {"integrations": [integration]})["errors"]
+    assert (problem["field"], problem["code"]) == (f"integrations[0]{field}", code)
+    assert problem["fix"]
 
 
 @pytest.mark.parametrize("field", ["model", "training_file", "method"])

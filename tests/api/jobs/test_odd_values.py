@@ -39,7 +39,8 @@ def test_no_value_in_any_place_breaks_the_server(client: TestClient, body: Body,
     else:
         settings = {"grader": PYTHON_GRADER, "hyperparameters": {"batch_size": 2, "compute_multiplier": 1.5}}
         body |= {"method": {"type": "reinforcement", "reinforcement": settings}}
-    body |= {"suffix": "s", "seed": 1, "metadata": {"a": "b"}, "integrations": []}
+    body |= {"suffix": "s", "seed": 1, "metadata": {"a": "b"}}
+    body |= {"integrations": [{"type": "wandb", "wandb": {"project": "p", "tags": ["t"]}}, {"type": "tensorboard"}]}
     for path in paths_of(body):
         for odd in ODD_VALUES:
             changed = copy.deepcopy(body)

@@ -233,3 +233,15 @@ def test_ours_beside_openais_is_reachable_through_the_client(client: OpenAI, fin
     assert [row["metrics"]["reward"] for row in metrics["data"]] == [0.25, 0.5, 0.75]
     adapter = client.get(f"{path}/adapter", cast_to=httpx.Response)
     assert adapter.headers["content-type"] == "application/x-tar"
+
+
+def test_integrations_are_taken_and_shown_in_openais_shape(client: OpenAI, job: Job) -> None:
+    """Extended by types that OpenAI does not have."""
+    ours: Any = [{"type": "mlflow", "mlflow": {"project": "bio"}}, {"type": "tensorboard"}]
+    wandb: Any = {"type": "wandb", "wandb": {"project": "bio", "name": "first", "tags": ["a"], "entity": None}}
+    created = client.fine_tuning.jobs.create(**job, integrations=[wandb, *ours])
+    first, second, third = client.fine_tuning.jobs.retrieve(created.id).integrations or []
+    assert (first.type, first.wandb.project, first.wandb.name, first.wandb.tags) == ("wandb", "bio", "first", ["a"])
+    assert first.wandb.entity is None
+    assert second.to_dict() == {"type": "mlflow", "mlflow": {"project": "bio", "name": None, "tags": []}}
+    assert third.to_dict() == {"type": "tensorboard", "tensorboard": {}}
