@@ -18,10 +18,11 @@ STATIC_CHECKS = {
     "types": ("mypy",),
     "imports": ("lint-imports",),
 }
-WHOLE_SUITE = ("-n", "2", "--dist", "loadfile")
-"""Two processes, a file to each at a time: files share what takes long to start, and half of their time is waiting."""
+WHOLE_SUITE = ("-n", "3", "--dist", "loadfile")
+"""Three processes, a file to each at a time: files share what takes long to start, and half of their time is waiting,
+so two cores are busy with three of them."""
 ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1"}
-"""For the suite in two processes: with more threads than cores torch waits for itself, several times as long."""
+"""For the suite in several processes: with more threads than cores torch waits for itself, several times as long."""
 BENCHES = CHECKOUT / "bench"
 VLLM_TESTS = CHECKOUT / "tests/vllm"
 
