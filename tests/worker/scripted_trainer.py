@@ -72,7 +72,7 @@ class Trainer:
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.step += 1
-            metrics = {"reward": self.step / 10, "attempt": float(self.plan.attempt), "loss": float("nan")}
+            metrics = {"reward": self.step / 10, "attempt": float(self.plan.attempt), "kl": float("nan")}
             self.run.append(StepDone(at=time.time(), step=self.step, metrics=metrics))
             self.run.append(
                 RolloutsDone(at=time.time(), step=self.step, rollouts=(make_rollout(f"step {self.step} {UNKEEPABLE}"),))

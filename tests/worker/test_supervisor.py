@@ -70,7 +70,7 @@ def test_metrics_and_rollouts_arrive_whatever_the_model_said(workshop: Workshop)
     job_id = workshop.queue()
     workshop.supervise(job_id)
     assert [(s.step, s.metrics) for s in workshop.steps(job_id)] == [
-        (step, {"reward": step / 10, "attempt": 1.0, "loss": None}) for step in range(1, 5)
+        (step, {"reward": step / 10, "attempt": 1.0, "kl": None}) for step in range(1, 5)
     ]
 
 
