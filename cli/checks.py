@@ -18,9 +18,9 @@ STATIC_CHECKS = {
     "types": ("mypy",),
     "imports": ("lint-imports",),
 }
-WHOLE_SUITE = ("-n", "3", "--dist", "loadfile")
+WHOLE_SUITE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Three processes, a file to each at a time: files share what takes long to start, and half of their time is waiting,
-so two cores are busy with three of them."""
+so two cores are busy with three of them. The order is that of tests/conftest.py."""
 ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1"}
 """For the suite in several processes: with more threads than cores torch waits for itself, several times as long."""
 BENCHES = CHECKOUT / "bench"
