@@ -8,7 +8,7 @@ import pytest
 from core.learning.finding import Severity
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
-from tests.unit.learning.runs import ASKED, CHANGE, collapsing_run, from_place, line, run_of
+from tests.unit.learning.runs import ASKED, CHANGE, HEALED, collapsing_run, from_place, line, run_of
 
 NO_GAIN = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 104, 0.61))
 
@@ -188,3 +188,12 @@ def test_the_measured_collapse_is_found_within_three_steps_while_the_reward_stay
     assert "`death_date`" in first.sentence
     assert CHANGE <= (first.evidence["found_at_step"] or 0) < CHANGE + 3
     assert not any("`birth_date`" in one.sentence for one in found), "13 of 1,158 are no collapse"
+    (place,) = (one for one in found if one.subject == "death_place")
+    assert place.since_step == pytest.approx(CHANGE, abs=12)
+    assert CHANGE < (place.evidence["found_at_step"] or 0) < CHANGE + 20, "1.9 of a step's prompts have one"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_measured_collapse_is_over_when_the_fields_came_back(seed: int):
+    assert "field_collapse" in codes(collapsing_run(seed, steps=HEALED))
+    assert "field_collapse" not in codes(collapsing_run(seed, steps=606))
