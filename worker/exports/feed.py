@@ -33,7 +33,7 @@ class News:
 
 
 class Feed:
-    """The job of one claim. Every read, and `works`, renew the lease; raises `ClaimLost` when another exporter has it."""
+    """The job of one claim. Reads, and `works`, renew the lease; raises `ClaimLost` when another exporter has it."""
 
     def __init__(self, sessions: Sessions, store: ObjectStore, claim: Claim, *, lease_s: float) -> None:
         self._sessions = sessions
