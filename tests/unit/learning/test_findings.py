@@ -137,6 +137,32 @@ def test_a_model_that_ended_its_answers_once_has_no_broken_template():
     assert codes(run_of(completions__clipped_ratio=from_place(0.3, 0.0, 1.0))) == ["truncated"]
 
 
+FORMAT_ALONE = {"rewards__format__mean": line(0.3, 1.0), "rewards__match__mean": line(0.5, 0.5)}
+HIGHER_REWARD = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 106, 0.97))
+
+
+def test_a_format_that_pays_is_found_though_nothing_falls_and_held_out_rewards_rise_with_it():
+    (finding,) = learning_findings(run_of(**FORMAT_ALONE, held_out=HIGHER_REWARD))
+    assert finding.code == "one_term_pays"
+    assert finding.sentence == (
+        "The reward rises by `format`, and no held-out task was gained by it (107 to 106 of 200 passed)."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**FORMAT_ALONE},
+        {**FORMAT_ALONE, "held_out": ()},
+        {**FORMAT_ALONE, "held_out": HIGHER_REWARD, "rewards__match__mean": line(0.5, 0.7)},
+        {**FORMAT_ALONE, "held_out": HIGHER_REWARD, "rewards__match__mean": None},
+    ],
+    ids=["held-out tasks are gained", "there are none", "another term gains too", "there is no other term"],
+)
+def test_a_term_that_is_learned_first_is_no_exploit(changes: dict[str, Any]):
+    assert codes(run_of(**changes)) == []
+
+
 def test_that_all_is_right_is_a_remark_where_it_was_learned_and_a_warning_where_it_was_so_before():
     learned = run_of(signal__silent_all_right=line(0.1, 1.0), held_out=())
     before = run_of(signal__silent_all_right=line(0.95, 0.95), held_out=())
