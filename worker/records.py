@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from core.signal import GroupOutcome, outcome_of
 from worker.run_directory import Rollout
 
-
 MOST_BYTES = 4 * 1024 * 1024
 """Of a step's rollouts on record, as JSON: 128 of 32 KB."""
 

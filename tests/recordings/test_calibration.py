@@ -12,7 +12,6 @@ from core.learning.numbers import RunNumbers
 from tests.recordings.cases import CASES, Case
 from tests.recordings.recording import recorded
 
-
 DOCS = Path(__file__).parents[2] / "docs" / "evidence.md"
 
 
