@@ -121,7 +121,7 @@ def _passing(config: Any, spec: JobSpec, tokens: int, width: int) -> int:
 
 def _evaluating(config: Any, tokens: int, width: int) -> int:
     """Keys and values of a batch, and one layer of its prompts in full."""
-    return tokens * (token_cache_bytes(config, width) + config.hidden_size * TOKEN_LAYER_BYTES * width // 2)
+    return int(tokens * (token_cache_bytes(config, width) + config.hidden_size * TOKEN_LAYER_BYTES * width / 2))
 
 
 def _count(model: nn.Module) -> int:
