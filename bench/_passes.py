@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import BitsAndBytesConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig
 
 from worker.training.fast_path.trainer import FastPathTrainer
@@ -118,14 +118,23 @@ class Bench:
 
 
 def open_bench(
-    shape: Shape, folder: Path, *, size: str, fast: bool, on_cuda: bool, dtype: torch.dtype | None = None
+    shape: Shape,
+    folder: Path,
+    *,
+    size: str,
+    fast: bool,
+    on_cuda: bool,
+    dtype: torch.dtype | None = None,
+    in_four_bits: bool = False,
 ) -> Bench:
-    """`dtype`: of weights and passes; unset, bfloat16 on CUDA and float32 on a CPU."""
+    """`dtype`: of weights and passes; unset, bfloat16 on CUDA and float32 on a CPU. `in_four_bits`: the base, as QLoRA
+    has it."""
     chosen = dtype or (torch.bfloat16 if on_cuda else torch.float32)
+    model = _model(size, chosen, on_cuda=on_cuda)
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns that `rollout_func` may change
     trainer = FastPathTrainer(
         fast_path=fast,
-        model=_model(size, chosen, on_cuda=on_cuda),
+        model=_in_four_bits(model, folder) if in_four_bits else model,
         reward_funcs=_reward(shape),
         args=_config(shape, folder, chosen, on_cuda=on_cuda),
         train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(shape.prompts)]}),
@@ -148,6 +157,16 @@ def _model(size: str, dtype: torch.dtype, *, on_cuda: bool) -> Qwen3ForCausalLM:
     with torch.device("cuda" if on_cuda else "cpu"):
         model = Qwen3ForCausalLM(config)
     return model.to(dtype)
+
+
+def _in_four_bits(model: Qwen3ForCausalLM, folder: Path) -> Qwen3ForCausalLM:
+    """NF4 is made of weights as they are loaded, so they go through a file."""
+    path, dtype, device = folder / "whole", model.dtype, model.device
+    model.save_pretrained(path)
+    config = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+    return Qwen3ForCausalLM.from_pretrained(path, dtype=dtype, quantization_config=config, device_map={"": device})
 
 
 def _config(shape: Shape, folder: Path, dtype: torch.dtype, *, on_cuda: bool) -> GRPOConfig:

@@ -6,6 +6,8 @@ In each round every case runs once, with the same seed, and another case goes fi
 reward that gives all or nothing, so that many groups are silent. `seconds` are those of training steps, evaluations and
 checkpoints left out, up to the first evaluation (one every N steps) whose greedy answers reach the score. `ratio` is
 against the case `podium` of the same round: below 1 is sooner. A score that was missed in one round has no figures.
+`final` is the held-out score at the end, `bill_s` the seconds of all steps, `wasted_s` those of them that bought no
+gradient (`diagnostics.taught.bill`): medians over the rounds, the same at every score.
 """
 
 import argparse
@@ -63,6 +65,15 @@ class Run:
     steps: Sequence[Step]
     pass_rates: Mapping[int, float]
     """Of the greedy answers, by the step that they were taken after."""
+    wasted_s: float = 0.0
+
+    @property
+    def final(self) -> float:
+        return self.pass_rates[max(self.pass_rates)]
+
+    @property
+    def bill_s(self) -> float:
+        return sum(step.seconds for step in self.steps)
 
     def reach(self, score: float) -> Step | None:
         """What it took until then, in all; None where it never did."""
@@ -106,6 +117,9 @@ def row(runs: Mapping[str, Sequence[Run]], case: str, score: float) -> dict[str,
         "ratio": round(median(ratios), 3) if ratios else "-",
         "ratio_min": round(min(ratios), 3) if ratios else "-",
         "ratio_max": round(max(ratios), 3) if ratios else "-",
+        "final": round(median(run.final for run in runs[case]), 3),
+        "bill_s": round(median(run.bill_s for run in runs[case]), 1),
+        "wasted_s": round(median(run.wasted_s for run in runs[case]), 1),
     }
 
 
@@ -149,7 +163,9 @@ def _measure(client: Client, spec: dict[str, Any]) -> Run:
     numbers = spec["method"]["grpo"]["hyperparameters"]
     lines = csv.DictReader(io.StringIO(client.metrics_csv(job.id)))
     steps = [_step(line, prompts=numbers["prompts_per_step"], size=numbers["num_generations"]) for line in lines]
-    return Run(steps, _pass_rates(results.evaluations))
+    taught = results.diagnostics.taught
+    bill = None if taught is None else taught.bill
+    return Run(steps, _pass_rates(results.evaluations), 0.0 if bill is None else bill.without_gradient_s)
 
 
 def _step(line: Mapping[str, str], *, prompts: int, size: int) -> Step:

@@ -71,6 +71,8 @@ class Hyperparameters(Frozen):
     """Weight of the KL term against the base model; 0 keeps no reference model."""
     epsilon: float = Field(0.2, gt=0, lt=1)
     epsilon_high: float | None = Field(None, gt=0, le=100)
+    """How far above 1 a ratio is clipped; with `cispo` the ratio itself is cut off here, so at least 1. Unset:
+    `epsilon`, with `cispo` 5."""
     max_completion_length: int = Field(256, ge=1, le=131_072)
     """Tokens per completion, at most."""
     max_prompt_length: int | None = Field(None, ge=1, le=1_048_576)

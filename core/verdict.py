@@ -54,9 +54,10 @@ def judge(
     p_value = mcnemar_p_value(fixed, broken)
     reason = f"Not comparable: {but}." if but else _not_comparable(baseline, final, pairs)
     change = [after - before for before, after in rewards]
+    interval = paired_bootstrap(change, seed=seed) if change else None
     verdict = Verdict(
         decoding=decoding,
-        outcome="not_comparable" if reason else _outcome(fixed, broken, p_value),
+        outcome="not_comparable" if reason else _outcome(fixed, broken, p_value, interval),
         sentence="",
         tasks=len(pairs),
         fixed=fixed,
@@ -65,7 +66,7 @@ def judge(
         p_value=p_value if pairs else None,
         change_points=100 * (fixed - broken) / len(pairs) if pairs else None,
         mean_reward_change=fmean(change) if change else None,
-        mean_reward_change_ci95=paired_bootstrap(change, seed=seed) if change else None,
+        mean_reward_change_ci95=interval,
         smallest_significant_fixed=smallest_significant_fixed(len(pairs)),
     )
     return verdict.model_copy(update={"sentence": reason or _sentence(verdict, why)})
@@ -180,10 +181,15 @@ def _not_comparable(baseline: Evaluation, final: Evaluation, pairs: Sequence[obj
     return None
 
 
-def _outcome(fixed: int, broken: int, p_value: float) -> Literal["improved", "worse", "no_significant_change"]:
+def _outcome(
+    fixed: int, broken: int, p_value: float, interval: tuple[float, float] | None
+) -> Literal["improved", "worse", "no_significant_change"]:
+    """More passes that the mean reward's interval does not bear out are no improvement; fewer are worse anyway."""
     if p_value >= SIGNIFICANCE:
         return "no_significant_change"
-    return "improved" if fixed > broken else "worse"
+    if fixed < broken:
+        return "worse"
+    return "improved" if interval is not None and interval[0] > 0 else "no_significant_change"
 
 
 def _sentence(verdict: Verdict, why: str | None) -> str:
@@ -193,6 +199,10 @@ def _sentence(verdict: Verdict, why: str | None) -> str:
             return f"Improved: {counts}, {verdict.change_points:+.1f} points."
         case "worse":
             return f"Worse: {counts}, {verdict.change_points:+.1f} points."
+        case _ if verdict.p_value is not None and verdict.p_value < SIGNIFICANCE and verdict.mean_reward_change_ci95:
+            low, high = verdict.mean_reward_change_ci95
+            doubt = f"but the mean reward changed by {low:+.2g} to {high:+.2g} (95 %)"
+            return f"No significant change: {counts}, {doubt}.{f' {why}' if why else ''}"
         case _:
             return f"No significant change: {counts}. {_what_it_would_take(verdict)}{f' {why}' if why else ''}"
 

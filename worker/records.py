@@ -6,19 +6,28 @@ from collections.abc import Mapping, Sequence
 from core.signal import GroupOutcome, outcome_of
 from worker.run_directory import Rollout
 
+MOST_BYTES = 4 * 1024 * 1024
+"""Of a step's rollouts on record, as JSON: 128 of 32 KB."""
 
-def on_record(rollouts: Sequence[Rollout], *, group_size: int, most: int) -> list[Rollout]:
-    """At most `most`, in order. Those that could not be graded come first; then whole groups, the mixed ones before the
-    silent: side by side, the completions of a mixed group show what the reward pays for.
+
+def on_record(
+    rollouts: Sequence[Rollout], *, group_size: int, most: int, most_bytes: int = MOST_BYTES
+) -> list[Rollout]:
+    """At most `most`, of at most `most_bytes` together, in order. Those that could not be graded come first; then whole
+    groups, the mixed ones before the silent: side by side, the completions of a mixed group show what the reward pays
+    for.
     """
-    if len(rollouts) <= most:
-        return list(rollouts)
-    kept = {rollout.index for rollout in [one for one in rollouts if _has_error(one)][:most]}
+    sizes = {rollout.index: len(rollout.model_dump_json().encode()) for rollout in rollouts}
     groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
-    for group in sorted(groups, key=_spread, reverse=True):
-        wanted = kept | {rollout.index for rollout in group}
-        if len(wanted) <= most:
-            kept = wanted
+    errors = [[rollout] for rollout in rollouts if _has_error(rollout)]
+    kept: set[int] = set()
+    room = most_bytes
+    for wanted in [*errors, *sorted(groups, key=_spread, reverse=True)]:
+        more = {rollout.index for rollout in wanted} - kept
+        size = sum(sizes[index] for index in more)
+        if len(kept) + len(more) <= most and size <= room:
+            kept |= more
+            room -= size
     return [rollout for rollout in rollouts if rollout.index in kept]
 
 

@@ -61,6 +61,8 @@ class Shipper:
         self._waiting: list[CheckpointSaved] = []
         self._scores: dict[int, CheckpointScored] = {}
         """By step, for checkpoints that are not committed yet. Entered while the job is held, as commits are made."""
+        self._left_out: dict[int, int] = {}
+        """Rollouts of a step that are not on record, until its metrics come."""
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
         self._upload: Future[float] | None = None
         self._uploads_s: deque[float] = deque(maxlen=REMEMBERED_UPLOADS)
@@ -127,7 +129,7 @@ class Shipper:
                 self._write_stage(session, entry)
             case StepDone():
                 self._audit_step(session, entry)
-                progress.add_step(session, self._lease, entry.step, entry.metrics)
+                progress.add_step(session, self._lease, entry.step, {**entry.metrics, **self._cut(entry.step)})
                 self._has_new_steps = True
             case RolloutsDone():
                 self._write_rollouts(session, entry)
@@ -147,9 +149,15 @@ class Shipper:
         kept = on_record(entry.rollouts, group_size=size, most=most)
         rollouts = [rollout.model_dump(mode="json") for rollout in kept]
         progress.add_rollouts(session, self._lease, entry.step, rollouts)
+        self._left_out[entry.step] = len(entry.rollouts) - len(kept)
         progress.drop_rollouts(session, self._lease, up_to_step=entry.step - spec.record.steps)
         rows = rows_by_outcome(entry.rollouts, group_size=size, pass_threshold=spec.pass_threshold)
         progress.add_groups(session, self._lease, entry.step, rows)
+
+    def _cut(self, step: int) -> dict[str, float]:
+        """What its record lacks, where it lacks something."""
+        left_out = self._left_out.pop(step, 0)
+        return {"record/rollouts_left_out": left_out} if left_out else {}
 
     def _audit_step(self, session: Session, entry: StepDone) -> None:
         """Compare a step that an earlier attempt did too, and tell the result after the last of them."""

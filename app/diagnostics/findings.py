@@ -231,7 +231,7 @@ def _untaken(job: Job, evidence: Evidence, settings: Settings) -> Iterator[Findi
         yield _finding("not_dispatched", Severity.WARNING, message, fix, facts, since, count=1)
     elif job.hinted_at is not None and waited_s > UNTAKEN_S:
         message = f"It is first in the queue, and no worker has taken it for {in_words(waited_s)}."
-        fix = "Ask the operator whether a worker is up and free; every worker runs one job at a time for each GPU slot."
+        fix = "Ask the operator whether a worker is up and free; a worker runs one job at a time, whatever GPUs it has."
         gpus = job.spec.get("resources", {}).get("gpus", 1)
         if gpus > 1:
             facts["gpus"] = gpus

@@ -64,12 +64,13 @@ def compare(
         second = _taken(session, require_job(session, tenant_id, job_id), after, param="after")
         other = second.job if against is None else require_job(session, tenant_id, against)
         first = _taken(session, other, before, param="before")
+    decoding = decoding or second.spec.evaluation.decoding
     judged = verdict.judge(
         first.evaluation,
         second.evaluation,
-        decoding=decoding or second.spec.evaluation.decoding,
+        decoding=decoding,
         seed=second.spec.seed,
-        but=_difference(first.spec, second.spec),
+        but=_difference(first.spec, second.spec, decoding),
     )
     return Comparison(before=first.side, after=second.side, verdict=judged)
 
@@ -84,7 +85,7 @@ def _taken(session: Session, job: Job, name: str, *, param: str) -> _Taken:
         raise SpecUnreadable(f"This version cannot read the spec of {job.id}.", param=param) from error
 
 
-def _difference(first: JobSpec, second: JobSpec) -> str | None:
+def _difference(first: JobSpec, second: JobSpec, decoding: Decoding) -> str | None:
     """What two jobs must have in common for their answers to be worth the same; their tasks are looked at elsewhere."""
     graders = [
         [(term.name, term.weight, term.gate, term.source_sha256) for term in spec.rewards] for spec in (first, second)
@@ -93,4 +94,12 @@ def _difference(first: JobSpec, second: JobSpec) -> str | None:
         return "the two jobs were graded by different rewards, versions or weights"
     if first.hyperparameters.max_completion_length != second.hyperparameters.max_completion_length:
         return "the two jobs cut completions at different lengths"
+    if decoding == "sampled" and _sampling(first) != _sampling(second):
+        return "the two jobs sampled their answers at different temperatures or top_p"
     return None
+
+
+def _sampling(spec: JobSpec) -> tuple[float, float]:
+    """Temperature and top_p of sampled answers."""
+    trained = spec.hyperparameters
+    return spec.evaluation.temperature or trained.temperature, trained.top_p

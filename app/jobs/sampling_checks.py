@@ -1,12 +1,14 @@
-"""What dynamic sampling and prompt sampling cannot be combined with, and the data that they need. Pure."""
+"""Hyperparameters that are good one by one and not together, and the data that sampling options need. Pure."""
 
 from collections.abc import Iterator
 
 from app.jobs.plan import Plan
 from app.jobs.split import Split
 from core.errors import Problem
+from core.spec import LossType
 
 DYNAMIC, PROMPTS = "hyperparameters.dynamic_sampling", "hyperparameters.prompt_sampling"
+TOP_P, EPSILON_HIGH = "hyperparameters.top_p", "hyperparameters.epsilon_high"
 
 
 def combination_problems(plan: Plan) -> Iterator[Problem]:
@@ -19,6 +21,26 @@ def combination_problems(plan: Plan) -> Iterator[Problem]:
         message = "draws prompts by their weight: no epoch shows every row once"
         fix = f"Give max_steps instead of {plan.path('hyperparameters.n_epochs')}, or leave prompt_sampling out."
         yield Problem(plan.path(PROMPTS), message, "no_epochs", fix)
+    yield from _objective_problems(plan)
+
+
+def _objective_problems(plan: Plan) -> Iterator[Problem]:
+    """What would train, and on another objective than the one that was asked for."""
+    asked = plan.hyperparameters
+    if asked.use_vllm and asked.top_p < 1:
+        message = (
+            "makes vLLM report probabilities of what top_p left, and the trainer's are of all tokens: the correction "
+            "for vLLM's rounding would be biased at every token"
+        )
+        fix = f"Set {plan.path(TOP_P)} to 1, or leave use_vllm out."
+        yield Problem(plan.path(TOP_P), message, "top_p_biases_correction", fix)
+    if asked.loss_type is LossType.CISPO and asked.epsilon_high is not None and asked.epsilon_high < 1:
+        message = (
+            "is what cispo cuts the ratio itself off at, not its distance from 1: on-policy ratios are 1, so below 1 "
+            "the whole loss would be scaled down"
+        )
+        fix = f"Leave {plan.path(EPSILON_HIGH)} out, which is 5 with cispo, or give at least 1 (4 to 8 are usual)."
+        yield Problem(plan.path(EPSILON_HIGH), message, "cispo_cuts_every_ratio", fix)
 
 
 def row_problems(plan: Plan, split: Split) -> Iterator[Problem]:

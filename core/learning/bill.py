@@ -9,9 +9,8 @@ from core.taught import Bill
 PASSES = ("forward", "backward")
 NOT_THE_STEPS = ("evaluation", "checkpoint", "export")
 """Phases that stand on the line of a step and have nothing to do with its groups."""
-SKIPPED, DRAWN = "fast/rollouts_skipped", "draw/groups_generated"
-TRAINED_SILENT = "frac_reward_zero_std"
-"""TRL's, of what is trained on. Where silent groups were replaced, it is less than that of all that was generated."""
+SKIPPED, TRAINED_SILENT = "fast/rollouts_skipped", "draw/trained_silent_share"
+"""The second where groups were chosen by their rewards: less than the share of all that was generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def _costs(steps: Sequence[StepNumbers]) -> Iterator[_Step]:
         metrics = one.metrics
         if metrics.get("signal/silent_share") is not None:
             silent, is_spared = _number(metrics, "signal/silent_share"), _number(metrics, SKIPPED) > 0
-            trained_silent = _number(metrics, TRAINED_SILENT) if DRAWN in metrics else silent
+            trained_silent = _number(metrics, TRAINED_SILENT) if TRAINED_SILENT in metrics else silent
         seconds = {name: _number(metrics, f"phase/{name}_s") for name in (*PASSES, *NOT_THE_STEPS)}
         total, passes = _number(metrics, "phase/total_s"), seconds["forward"] + seconds["backward"]
         generation, reward, logprobs = (

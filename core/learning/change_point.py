@@ -19,6 +19,8 @@ FORGET_STEPS = 5
 LONGEST_REFERENCE = 100
 LEAST_RATE = 0.005
 """A rate before is taken to be at least this: else two chance hits of what never happened would be a rise."""
+HEALED_STEPS = 10
+"""A rise is over when so many steps speak for the rate before more than for the raised one."""
 _PRIOR_COUNT = 0.5
 """Jeffreys: a field that was never null has a rate above 0 all the same."""
 
@@ -42,6 +44,15 @@ class Rise:
     rate_since: float
 
 
+def standing_rise(counts: Sequence[Count]) -> Rise | None:
+    """The first rise that has not gone back since. One that has is left out of what was before the next."""
+    rise = first_rise(counts)
+    while rise is not None and (healed := _healed_after(counts, rise)) is not None:
+        counts = [count for count in counts if not rise.began <= count.step <= healed]
+        rise = first_rise(counts)
+    return rise
+
+
 def first_rise(counts: Sequence[Count]) -> Rise | None:
     """The first rise by `LEAST_RISE` or to twice the rate, whichever is more; None while there is none."""
     total, began = 0.0, REFERENCE_STEPS
@@ -55,6 +66,16 @@ def first_rise(counts: Sequence[Count]) -> Rise | None:
             began = place + 1
         if total > THRESHOLD:
             return _rise(counts, began, place)
+    return None
+
+
+def _healed_after(counts: Sequence[Count], rise: Rise) -> int | None:
+    """The step after which it is over; None while it stands."""
+    since = [count for count in counts if count.step >= rise.began]
+    sums = list(accumulate((_evidence(count, rise.rate_before) for count in since), initial=0.0))
+    for end in range(HEALED_STEPS, len(since) + 1):
+        if since[end - 1].step > rise.found and sums[end] <= sums[end - HEALED_STEPS]:
+            return since[end - 1].step
     return None
 
 

@@ -1,6 +1,8 @@
 """Recorded runs, healthy and sick: what the rules would have said of each after every step."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from core.learning.findings import learning_findings
 from core.learning.numbers import RunNumbers
 from tests.recordings.cases import CASES, Case
 from tests.recordings.recording import recorded
+
+DOCS = Path(__file__).parents[2] / "docs" / "evidence.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,26 @@ def test_false_alarms_and_misses(table: list[Judged]) -> None:
     alarms, misses = sum(len(one.false_alarms) for one in table), sum(len(one.misses) for one in table)
     print(f"{len(table)} runs: {alarms} false alarms, {misses} misses")
     assert (alarms, misses) == (0, 0)
+
+
+def test_the_documented_table_says_after_which_step_each_was_found(table: list[Judged]) -> None:
+    assert documented() == {one.name: one.first_seen for one in table}
+
+
+def documented() -> dict[str, dict[str, int]]:
+    """Of docs/evidence.md: codes, one or several before the step in brackets, by run."""
+    found: dict[str, dict[str, int]] = {}
+    lines = DOCS.read_text().partition("| run | what was changed |")[2].partition("\n\n")[0].splitlines()[2:]
+    for _, runs, _, cell, _ in (line.split("|") for line in lines):
+        seen: dict[str, int] = {}
+        codes: list[str] = []
+        for code, step in re.findall(r"`(\w+)`|\((\d+)\)", cell):
+            if step:
+                seen |= dict.fromkeys(codes, int(step))
+            codes = [] if step else [*codes, code]
+        for name in re.findall(r"`([\w-]+)`", runs):
+            found[f"healthy{name}" if name.startswith("-") else name] = seen
+    return found
 
 
 def test_there_are_healthy_runs_and_sick_ones(table: list[Judged]) -> None:

@@ -41,6 +41,19 @@ def test_more_errors_than_fit_are_cut():
     assert kept([None, None], [None, 1.0], most=2) == [0, 1]
 
 
+def test_long_rollouts_are_bounded_by_their_bytes_and_groups_stay_whole():
+    batch = rollouts([1.0, 1.0], [0.0, 1.0], [0.2, 0.6], [None, 1.0])
+    long = [one.model_copy(update={"completion": "ü" * 2000}) if one.index == 3 else one for one in batch]
+
+    def kept_of(most_bytes: int) -> list[int]:
+        return [one.index for one in on_record(long, group_size=2, most=8, most_bytes=most_bytes)]
+
+    assert kept_of(100_000) == list(range(8))
+    assert kept_of(4000) == [0, 1, 4, 5, 6, 7], "two bytes a letter: the longest group does not fit, the others do"
+    assert kept_of(500) == [6], "what could not be graded comes first"
+    assert kept_of(10) == []
+
+
 @pytest.mark.parametrize("most", range(9))
 def test_never_more_than_asked_for(most: int):
     assert len(kept([0.0, 1.0], [None, 1.0], [1.0, 1.0], [0.5, 0.6], most=most)) <= most

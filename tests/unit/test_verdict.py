@@ -130,6 +130,19 @@ def test_a_run_that_forgot_is_worse():
     assert found.change_points < 0
 
 
+def test_more_passes_that_the_mean_reward_does_not_bear_out_are_no_improvement():
+    """Ten tasks are just passed now, and ten others lost nearly all of their reward without ever having passed."""
+    before, after = evaluation([0.9] * 10 + [0.9] * 10), evaluation([1.0] * 10 + [0.0] * 10)
+    found = judge(before, after, why="Rewards disagree.")
+    assert (found.outcome, found.fixed, found.broken) == ("no_significant_change", 10, 0)
+    assert found.p_value < 0.05
+    assert found.sentence.startswith(
+        "No significant change: 10 of 20 tasks fixed, 0 broken (p = 0.002), but the mean reward changed by -0.6"
+    )
+    assert found.sentence.endswith("(95 %). Rewards disagree.")
+    assert judge(after, before).outcome == "worse"
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10))
 def test_nothing_is_claimed_without_significance(fixed, broken, same):

@@ -222,8 +222,11 @@ def test_rollouts_on_record_are_bounded_in_number_and_age(workshop: Workshop, ru
     for step in range(1, 6):
         batch = tuple(make_rollout(f"{step}-{index}").model_copy(update={"index": index}) for index in range(8))
         run.append(RolloutsDone(at=time.time(), step=step, rollouts=batch[:2] if step == 5 else batch))
+        run.append(StepDone(at=time.time(), step=step, metrics={"reward": 0.5}))
     ship_all(shipper)
     shipper.close()
+    left_out = [step.metrics.get("record/rollouts_left_out") for step in workshop.steps(lease.job_id)]
+    assert left_out == [6, 6, 6, 6, None]
     with workshop.sessions() as session:
         counts = [len(progress.rollouts(session, lease.job_id, step=step)) for step in range(1, 6)]
     assert counts == [0, 0, 2, 2, 2]

@@ -33,7 +33,7 @@ class News:
 
 
 class Feed:
-    """The job of one claim. Every read renews the lease; raises `ClaimLost` when another exporter has it."""
+    """The job of one claim. Reads, and `works`, renew the lease; raises `ClaimLost` when another exporter has it."""
 
     def __init__(self, sessions: Sessions, store: ObjectStore, claim: Claim, *, lease_s: float) -> None:
         self._sessions = sessions
@@ -80,8 +80,14 @@ class Feed:
             news = self.after(points[-1].step)
         return News([*points, *news.points], has_more=False, is_running=news.is_running, conclusion=news.conclusion)
 
+    def renew(self) -> None:
+        """Between two calls that nothing is read between."""
+        with self._sessions.begin() as session:
+            exports.renew(session, self._claim, ttl_s=self._lease_s)
+
     def works(self, where: str) -> None:
         with self._sessions.begin() as session:
+            exports.renew(session, self._claim, ttl_s=self._lease_s)
             exports.works(session, self._claim, where=where)
 
     def finish(self, where: str, last_step: int) -> None:

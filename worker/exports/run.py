@@ -97,6 +97,7 @@ def _export(claim: Claim, feed: Feed, place: Place) -> None:
         return
     with limited(place.settings.export_call_s):  # clients take seconds to load
         target = make_target(integration, claim, place)
+    feed.renew()
     if isinstance(target, Stream):
         _keep_sending(target, facts, feed, place)
     else:

@@ -5,7 +5,7 @@ it is there, as it is at the start.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trackio
@@ -18,6 +18,8 @@ from worker.exports.target import NONE_YET, Conclusion, ExportFailed, ExportNotC
 LONGEST_WAIT_S = 30.0
 """For its thread to write what was logged; it looks twice a second."""
 POLL_S = 0.05
+END = "status"
+"""Of a conclusion's words the one that is never missing."""
 
 
 class TrackioStream:
@@ -47,16 +49,18 @@ class TrackioStream:
         for point in points:
             self._run.log({**point.values, "podium/attempt": point.attempt}, step=point.step)
         if points:
-            self._wait_for(points[-1].step)
+            last = points[-1].step
+            self._wait_until(lambda: self._last_step() >= last, f"step {last}")
 
     def finish(self, points: Sequence[Point], conclusion: Conclusion) -> None:
-        """It has no place for a summary: how the job ended stands in the last step."""
-        if points:
-            *before, last = points
-            ended = Point(last.step, last.at, last.attempt, {**last.values, **conclusion.numbers})
-            self.send(before)
-            self._run.log({**ended.values, **conclusion.words, "podium/attempt": last.attempt}, step=last.step)
-            self._wait_for(last.step)
+        """It has no place for a summary: how the job ended stands in the last step, or in one more line of it."""
+        self.send(points[:-1])
+        end = {**conclusion.numbers, **conclusion.words}
+        for last in points[-1:]:
+            self._run.log({**last.values, **end, "podium/attempt": last.attempt}, step=last.step)
+        if not points and not self._has_end():
+            self._run.log(end, step=max(0, self._last_step()))
+        self._wait_until(self._has_end, "the job's end")
         self._run.finish()
 
     def leave(self) -> None:
@@ -66,11 +70,15 @@ class TrackioStream:
         step: int | None = SQLiteStorage.get_max_step_for_run(self._named.project, self._run.name)
         return NONE_YET if step is None else step
 
-    def _wait_for(self, step: int) -> None:
+    def _has_end(self) -> bool:
+        rows = SQLiteStorage.get_logs(self._named.project, self._run.name)
+        return bool(rows) and END in rows[-1]
+
+    def _wait_until(self, is_kept: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + LONGEST_WAIT_S
-        while self._last_step() < step:
+        while not is_kept():
             if time.monotonic() > deadline:
-                raise ExportFailed(f"trackio did not keep step {step}.")
+                raise ExportFailed(f"trackio did not keep {what}.")
             time.sleep(POLL_S)
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -14,6 +14,7 @@ from core.strict_json import json_number
 from worker.run_directory import CheckpointSaved, CheckpointScored, Notice, RunDirectory, StageStarted, StepDone
 from worker.training.checkpoints import save_checkpoint
 from worker.training.failures import SignalStarved
+from worker.training.fast_path.support import UNKNOWN_TRL
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.moment import Account, Moment
@@ -108,20 +109,22 @@ class StepEnd(TrainerCallback):
             if self._progress.ended_early is not None:
                 self._trainer.team.share(GoOn(training_ends=True))
                 raise TrainingOver
-        if step == 0:
-            self._tell_obstacles()
+        self._tell_obstacles()
         self._trainer.team.share(GoOn())
         self._phases.lap()
         self._save_clock.begin()
         self._pace.begin_step()
 
     def _tell_obstacles(self) -> None:
-        """What of the fast path is off, once a run."""
+        """What of the fast path is off, once an attempt: another may run in another environment."""
         off = {saving.value: reason for saving, reason in self._trainer.obstacles.items()}
         if self._spec.hyperparameters.fast_path and off:
             reasons = "; ".join(f"{saving}: {reason}" for saving, reason in off.items())
             message = f"Part of the fast path is off. {reasons}."
-            self._run.append(Notice(at=time.time(), level="info", code="fast_path_off", message=message, data=off))
+            level: Literal["info", "warn"] = "info"
+            if UNKNOWN_TRL in off.values():
+                message, level = f"The fast path is off, TRL trains by itself: {UNKNOWN_TRL}.", "warn"
+            self._run.append(Notice(at=time.time(), level=level, code="fast_path_off", message=message, data=off))
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

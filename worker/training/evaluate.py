@@ -111,6 +111,13 @@ class Evaluator:
         seconds = time.monotonic() - started
         return Evaluation(step=step, pass_threshold=self.spec.pass_threshold, tasks=results, seconds=seconds)
 
+    @property
+    def tokens_at_once(self) -> int:
+        """Of prompts and answers, at most: what the key-value cache of a batch must hold."""
+        first = self._batches[0]
+        longest = len(self.tasks[first[0]].prompt_ids) + self.spec.hyperparameters.max_completion_length
+        return len(first) * longest
+
     @cached_property
     def _greedy(self) -> Decoding:
         return Decoding(self.spec.hyperparameters.max_completion_length)

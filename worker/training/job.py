@@ -169,11 +169,11 @@ def load_bench(
     )
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
-    if spec.hyperparameters.use_vllm:
-        prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
-        trainer.sample_with(open_sampler(trainer, run, spec, prompts, device, phases))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
     evaluator.on_batch, evaluator.team = phases.beat, team
+    if spec.hyperparameters.use_vllm:
+        prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
+        trainer.sample_with(open_sampler(trainer, run, spec, prompts, evaluator.tokens_at_once, phases, device))
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)

@@ -1,5 +1,6 @@
 """Evaluations of a job, and the verdict on any two of them, of one job or of two."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,33 @@ def test_jobs_with_different_rewards_are_not_compared(
     found = compare(client, evaluated, against=other(method=method).job_id, before="final")
     assert found["verdict"]["outcome"] == "not_comparable"
     assert "different rewards" in found["verdict"]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "decoding", "is_compared"),
+    [
+        ({"evaluation": {"temperature": 0.3}}, "sampled", False),
+        ({"hyperparameters": {"temperature": 0.3}}, "sampled", False),
+        ({"hyperparameters": {"top_p": 0.5}}, "sampled", False),
+        ({"hyperparameters": {"temperature": 0.3}, "evaluation": {"temperature": 1.0}}, "sampled", True),
+        ({"evaluation": {"temperature": 0.3}, "hyperparameters": {"top_p": 0.5}}, "greedy", True),
+    ],
+)
+def test_sampled_answers_are_compared_where_they_were_sampled_alike(
+    client: TestClient,
+    evaluated: Run,
+    other: Callable[..., Run],
+    body: dict[str, Any],
+    changes: dict[str, Any],
+    decoding: str,
+    is_compared: bool,
+) -> None:
+    method = copy.deepcopy(body["method"])
+    for part, values in changes.items():
+        method["grpo"][part] = method["grpo"].get(part, {}) | values
+    found = compare(client, evaluated, against=other(method=method).job_id, before="final", decoding=decoding)
+    assert (found["verdict"]["outcome"] != "not_comparable") is is_compared
+    assert ("different temperatures" not in found["verdict"]["sentence"]) is is_compared
 
 
 def test_what_was_never_taken_is_named(client: TestClient, evaluated: Run) -> None:

@@ -1,4 +1,4 @@
-"""What the sampling options cannot be combined with is refused by name, and a good job keeps what it asked for."""
+"""Hyperparameters that do not go together are refused by name, and a good job keeps what it asked for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +19,8 @@ PROMPTS: Body = {"prompt_sampling": {}}
         (PROMPTS | {"n_epochs": 2}, [("prompt_sampling", "no_epochs")]),
         (DYNAMIC | {"prompts_per_step": 20}, [("dynamic_sampling", "no_further_prompts")]),
         (PROMPTS | {"prompts_per_step": 20}, [("prompt_sampling", "no_further_prompts")]),
+        ({"use_vllm": True, "top_p": 0.95}, [("top_p", "top_p_biases_correction")]),
+        ({"loss_type": "cispo", "epsilon_high": 0.2}, [("epsilon_high", "cispo_cuts_every_ratio")]),
         (
             DYNAMIC | PROMPTS | {"prompts_per_step": 20, "beta": 1, "n_epochs": 1},
             [
@@ -45,6 +47,11 @@ def test_what_does_not_go_together_is_refused(
         PROMPTS | {"beta": 0.01, "max_steps": 5},
         DYNAMIC | {"n_epochs": 2, "fast_path": False, "num_iterations": 2},
         {"prompts_per_step": 20, "beta": 0.01},
+        {"use_vllm": True, "top_p": 1.0, "temperature": 0.7},
+        {"top_p": 0.95},
+        {"loss_type": "cispo"},
+        {"loss_type": "cispo", "epsilon_high": 4.0},
+        {"loss_type": "dapo", "epsilon_high": 0.28},
     ],
 )
 def test_the_rest_goes_together(submit: Callable[..., Body], body: Body, numbers: Body) -> None:

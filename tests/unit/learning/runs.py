@@ -75,23 +75,24 @@ GOLD = {"death_place": 136, "death_date": 258, "birth_place": 750, "birth_date":
 DOCUMENTS = 1158
 NULLS_BEFORE = {"death_place": 39, "death_date": 1, "birth_place": 97, "birth_date": 0}
 NULLS_SINCE = {"death_place": 131, "death_date": 181, "birth_place": 176, "birth_date": 13}
-"""A measured collapse: nulls where the data have a value, of 1,158 documents, at step 150 and at step 240. The training
+NULLS_AT_THE_END = {"death_place": 28, "death_date": 1, "birth_place": 106, "birth_date": 0}
+"""A measured collapse: nulls where the data have a value, of 1,158 documents, at steps 150, 240 and 606. The training
 reward stayed between 0.95 and 0.98.
 """
-PROMPTS, GROUP, CHANGE = 16, 8, 200
+PROMPTS, GROUP, CHANGE, HEALED = 16, 8, 200, 400
 
 
-def collapsing_run(seed: int) -> RunNumbers:
-    """Prompts drawn from those documents, each completion on its own."""
+def collapsing_run(seed: int, *, steps: int = 240) -> RunNumbers:
+    """Prompts drawn from those documents, each completion on its own. The whole run had 606 steps."""
     generator = random.Random(seed)
-    steps = []
-    for step in range(1, 241):
-        nulls = NULLS_BEFORE if step < CHANGE else NULLS_SINCE
+    numbers = []
+    for step in range(1, steps + 1):
+        nulls = NULLS_BEFORE if step < CHANGE else NULLS_SINCE if step < HEALED else NULLS_AT_THE_END
         metrics: dict[str, float | None] = {"reward": generator.uniform(0.95, 0.98)}
         for name, gold in GOLD.items():
             due = GROUP * sum(generator.random() < gold / DOCUMENTS for _ in range(PROMPTS))
             lost = sum(generator.random() < nulls[name] / gold for _ in range(due))
             metrics[f"watch/{name}/rows"] = due
             metrics[f"watch/{name}/null_share"] = lost / due if due else None
-        steps.append(StepNumbers(step, metrics))
-    return RunNumbers(steps, HELD_OUT, replace(ASKED, watched=tuple(GOLD)))
+        numbers.append(StepNumbers(step, metrics))
+    return RunNumbers(numbers, HELD_OUT, replace(ASKED, watched=tuple(GOLD)))

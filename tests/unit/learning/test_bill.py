@@ -60,9 +60,17 @@ def test_the_pass_before_anything_is_left_out_is_always_paid():
 def test_replaced_groups_were_generated_and_went_into_no_pass():
     """Of 16 groups 8 were silent, and 6 of these gave way to mixed ones: 2 of the 8 that were trained on are silent."""
     drawn = step(1, silent=0.5)
-    drawn.metrics.update({"draw/groups_generated": 16, "frac_reward_zero_std": 0.25})
+    drawn.metrics.update({"draw/groups_generated": 16, "draw/trained_silent_share": 0.25})
     bill = bill_of([drawn])
     assert (bill.generation_s, bill.reward_s, bill.passes_s) == (0.5 * 4, 0.5, 0.25 * 5)
+
+
+def test_what_trl_calls_silent_with_rewards_scaled_by_the_batch_is_no_part_of_the_bill():
+    """Its `frac_reward_zero_std` is of the batch's deviation then: 0 or 1."""
+    drawn = step(1, silent=0.5)
+    drawn.metrics.update({"draw/groups_generated": 8, "draw/trained_silent_share": 0.5, "frac_reward_zero_std": 0.0})
+    bill = bill_of([drawn])
+    assert (bill.generation_s, bill.reward_s, bill.passes_s) == (0.5 * 4, 0.5, 0.5 * 5)
 
 
 def test_a_step_that_reuses_rollouts_is_as_silent_as_the_one_that_made_them():

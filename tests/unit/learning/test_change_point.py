@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.learning.change_point import Count, first_rise
+from core.learning.change_point import Count, first_rise, standing_rise
 
 
 def drawn(generator: random.Random, rates: Iterator[float], size: int) -> list[Count]:
@@ -56,3 +56,31 @@ def test_a_falling_rate_is_no_rise():
 def test_the_first_steps_only_say_what_was_before():
     assert first_rise(drawn(random.Random(1), rates(0.0, 1.0, change=2, steps=9), 8)) is None
     assert first_rise([]) is None
+
+
+def rates_of(*stretches: tuple[int, float]) -> Iterator[float]:
+    return (rate for steps, rate in stretches for _ in range(steps))
+
+
+def test_a_rise_stands_as_long_as_the_rate_is_up():
+    for seed in range(20):
+        counts = drawn(random.Random(seed), rates(0.05, 0.6, change=60, steps=400), 6)
+        assert standing_rise(counts) == first_rise(counts) is not None, f"seed {seed}"
+
+
+def test_a_rise_that_went_back_is_over_within_a_few_steps():
+    for seed in range(20):
+        counts = drawn(random.Random(seed), rates_of((60, 0.05), (40, 0.6), (40, 0.05)), 6)
+        over = next(end for end in range(90, 141) if standing_rise(counts[:end]) is None)
+        assert 101 <= over <= 115, f"seed {seed}"
+        assert all(standing_rise(counts[:end]) is None for end in range(over, 141)), f"seed {seed}"
+
+
+def test_after_a_rise_that_went_back_the_next_is_held_against_the_rate_without_it():
+    for seed in range(20):
+        counts = drawn(random.Random(seed), rates_of((60, 0.05), (80, 0.6), (40, 0.05), (20, 0.6)), 6)
+        rise = standing_rise(counts)
+        assert rise is not None, f"seed {seed}"
+        assert 140 < rise.began <= 182
+        assert rise.found <= 184
+        assert rise.rate_before < 0.12

@@ -8,7 +8,7 @@ import pytest
 from core.learning.finding import Severity
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
-from tests.unit.learning.runs import ASKED, CHANGE, collapsing_run, from_place, line, run_of
+from tests.unit.learning.runs import ASKED, CHANGE, HEALED, collapsing_run, from_place, line, run_of
 
 NO_GAIN = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 104, 0.61))
 
@@ -137,6 +137,32 @@ def test_a_model_that_ended_its_answers_once_has_no_broken_template():
     assert codes(run_of(completions__clipped_ratio=from_place(0.3, 0.0, 1.0))) == ["truncated"]
 
 
+FORMAT_ALONE = {"rewards__format__mean": line(0.3, 1.0), "rewards__match__mean": line(0.5, 0.5)}
+HIGHER_REWARD = (HeldOutScore("baseline", 0, 200, 107, 0.62), HeldOutScore("final", 100, 200, 106, 0.97))
+
+
+def test_a_format_that_pays_is_found_though_nothing_falls_and_held_out_rewards_rise_with_it():
+    (finding,) = learning_findings(run_of(**FORMAT_ALONE, held_out=HIGHER_REWARD))
+    assert finding.code == "one_term_pays"
+    assert finding.sentence == (
+        "The reward rises by `format`, and no held-out task was gained by it (107 to 106 of 200 passed)."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**FORMAT_ALONE},
+        {**FORMAT_ALONE, "held_out": ()},
+        {**FORMAT_ALONE, "held_out": HIGHER_REWARD, "rewards__match__mean": line(0.5, 0.7)},
+        {**FORMAT_ALONE, "held_out": HIGHER_REWARD, "rewards__match__mean": None},
+    ],
+    ids=["held-out tasks are gained", "there are none", "another term gains too", "there is no other term"],
+)
+def test_a_term_that_is_learned_first_is_no_exploit(changes: dict[str, Any]):
+    assert codes(run_of(**changes)) == []
+
+
 def test_that_all_is_right_is_a_remark_where_it_was_learned_and_a_warning_where_it_was_so_before():
     learned = run_of(signal__silent_all_right=line(0.1, 1.0), held_out=())
     before = run_of(signal__silent_all_right=line(0.95, 0.95), held_out=())
@@ -188,3 +214,12 @@ def test_the_measured_collapse_is_found_within_three_steps_while_the_reward_stay
     assert "`death_date`" in first.sentence
     assert CHANGE <= (first.evidence["found_at_step"] or 0) < CHANGE + 3
     assert not any("`birth_date`" in one.sentence for one in found), "13 of 1,158 are no collapse"
+    (place,) = (one for one in found if one.subject == "death_place")
+    assert place.since_step == pytest.approx(CHANGE, abs=12)
+    assert CHANGE < (place.evidence["found_at_step"] or 0) < CHANGE + 20, "1.9 of a step's prompts have one"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_measured_collapse_is_over_when_the_fields_came_back(seed: int):
+    assert "field_collapse" in codes(collapsing_run(seed, steps=HEALED))
+    assert "field_collapse" not in codes(collapsing_run(seed, steps=606))

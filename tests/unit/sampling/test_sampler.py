@@ -71,6 +71,8 @@ def test_silent_groups_are_replaced_from_prompts_that_the_step_has_not_had() -> 
         assert len(trained) == STEP
         assert LIVELY & set(rows) <= set(trained)
         replaced = draw.metrics["draw/groups_replaced"]
+        silent = [row not in LIVELY for row in trained if row != 13]
+        assert draw.metrics["draw/trained_silent_share"] == pytest.approx(sum(silent) / len(silent))
         assert replaced == len(set(trained) - set(rows[:STEP])) == len(LIVELY & set(rows[STEP:]))
 
 
@@ -82,6 +84,7 @@ def test_what_disagrees_at_once_is_left_alone() -> None:
 def test_a_group_that_cannot_be_graded_is_not_replaced() -> None:
     draw = take_step(sampler_of(dynamic_sampling=DYNAMIC), 0, [0, 13, 4])
     assert draw.trained.rows == [0, 13, 4]
+    assert draw.metrics["draw/trained_silent_share"] == 0
 
 
 def test_it_ends_where_no_further_prompt_is_left() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from worker.training.failures import StaleSampler
-from worker.training.vllm.canary import LIMITS, TEXTS, Canary, Known, Texts, read, require_present
+from worker.training.vllm.canary import LIMITS, REMEMBERED, TEXTS, Canary, Known, Texts, read, require_present
 
 TOKENS = 400
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 0.03}
@@ -111,6 +111,18 @@ def test_a_sync_that_was_lost_stops_the_run_at_once() -> None:
     policies.trained = 2
     with pytest.raises(StaleSampler, match="the policy after step 1"):
         policies.check(canary, 2)
+
+
+def test_a_step_that_is_checked_twice_is_one_policy_of_the_history() -> None:
+    policies = Policies()
+    canary = canary_of(policies)
+    for step in range(REMEMBERED):
+        policies.trained = policies.served = step
+        first, again = policies.check(canary, step), policies.check(canary, step)
+        assert first == again
+    policies.trained, policies.served = REMEMBERED, 1
+    with pytest.raises(StaleSampler, match="the policy after step 1 "):
+        policies.check(canary, REMEMBERED)
 
 
 def test_after_a_resume_a_sampler_with_the_base_alone_is_seen_at_the_first_sync() -> None:

@@ -85,10 +85,23 @@ def test_the_cache_of_qwen3_8b_is_that_of_the_source_document() -> None:
 
 def test_needs_follow_the_model_and_the_job() -> None:
     wanted = spec(hyperparameters={"max_steps": 1, "prompts_per_step": 4, "num_generations": 8})
-    lora, full = (estimate_needs(model, wanted, GPU, total=H100, tokens=100) for model in (policy(), base_model()))
+    lora, full = (
+        estimate_needs(model, wanted, GPU, total=H100, tokens=100, evaluated=0) for model in (policy(), base_model())
+    )
     parameters = sum(one.numel() for one in base_model().parameters())
     assert full.resident == parameters * 4 * 4
     assert parameters * 4 < lora.resident < full.resident
     assert full.weights == parameters * 2
     assert (full.longest, full.all_rollouts) == (100 * 2 * 2 * 16 * 2, 32 * 100 * 2 * 2 * 16 * 2)
     assert lora.passing == full.passing
+
+
+def test_an_evaluation_that_keeps_more_than_the_passes_decides_what_the_trainer_needs() -> None:
+    wanted = spec(hyperparameters={"max_steps": 1, "prompts_per_step": 4, "num_generations": 8})
+    few, many, twice = (
+        estimate_needs(base_model(), wanted, GPU, total=H100, tokens=100, evaluated=tokens).passing
+        for tokens in (64 * 100, 10**8, 2 * 10**8)
+    )
+    assert few < many
+    assert many >= 10**8 * token_cache_bytes(base_model().config, 2)
+    assert twice == 2 * many

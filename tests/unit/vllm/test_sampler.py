@@ -12,6 +12,7 @@ from peft import PeftModel
 
 from tests.unit.test_training_config import CPU
 from tests.unit.vllm.test_weights import base_model, policy
+from worker.training.failures import StaleSampler
 from worker.training.phases import PhaseTimer
 from worker.training.vllm.canary import Canary, Texts
 from worker.training.vllm.native import AdapterFolder
@@ -35,6 +36,8 @@ class ToyEngine:
     seeds: list[int] = field(default_factory=list)
     is_fresh: bool = True
     """No prompt is cached that other weights computed."""
+    loses_what_it_is_given: bool = False
+    """And has the base again."""
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], *, all_of_them: bool) -> None:
         places = dict(self.model.named_parameters())
@@ -82,6 +85,8 @@ class ToyEngine:
 
     def wake_cache(self) -> None:
         self.is_asleep = False
+        if self.loses_what_it_is_given:
+            self.model, self.adapters = base_model(), {}
 
     def _require_awake(self) -> None:
         assert not self.is_asleep
@@ -181,6 +186,20 @@ def test_an_engine_that_sleeps_serves_a_second_round_of_the_same_step(tmp_path: 
     first, second = here.sample(), here.sample()
     assert len(set(here.engine.seeds)) == len(here.engine.seeds) == 3 * len(ASKED)
     assert first != second
+
+
+@pytest.mark.parametrize("way", ["native", "merged", "full"])
+def test_a_second_hand_over_that_is_lost_is_found_before_a_token_is_sampled(tmp_path: Path, way: str) -> None:
+    here = bench(tmp_path, way, sleeps=True)
+    for _ in range(2):
+        here.train_a_step()
+    here.sampler.sync_weights()
+    here.sample()
+    asked = len(here.engine.seeds)
+    here.engine.loses_what_it_is_given = True
+    with pytest.raises(StaleSampler):
+        here.sample()
+    assert len(here.engine.seeds) == asked
 
 
 def test_requests_have_the_seeds_of_their_prompts_and_the_answers_their_order(tmp_path: Path) -> None:

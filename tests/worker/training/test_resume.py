@@ -133,6 +133,7 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leav
     assert [entry.code for entry in stopped.entries(Notice)] == ["fast_path_off", "step_abandoned"]
     assert stopped.entries(Notice)[-1].data["decision"] == "save_last"
     resumed = trainers.train("hurried-resumed", resume=(run, 2), **layout)
+    assert [(entry.code, entry.level) for entry in resumed.entries(Notice)] == [("fast_path_off", "info")]
     assert numbers(resumed, 2) == numbers(uninterrupted, 2)
     assert resumed.weights == uninterrupted.weights
     ours, theirs = resumed.outcome.summary, uninterrupted.outcome.summary

@@ -205,3 +205,13 @@ def test_an_audit_sees_a_wrong_gradient(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("worker.training.fast_path.repacking.weight", lambda *_: 1.0)
     wrong = train(FastPathTrainer, tmp_path, reward=sparse, loss_type="grpo", trainer_arguments={"audit_every": 1})
     assert max(line["fast/grad_relative_error"] for line in wrong.logs) > 0.01
+
+
+def test_an_audit_sees_a_correction_by_other_log_probabilities_than_trls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = FastPathTrainer._correct
+    monkeypatch.setattr(FastPathTrainer, "_correct", lambda self, inputs, logps: right(self, inputs, logps - 0.1))
+    changes = {"vllm_importance_sampling_mode": "token_truncate", "trainer_arguments": {"audit_every": 1}}
+    wrong = train(FastPathTrainer, tmp_path, reward=sparse, with_vllm=True, **changes)
+    assert max(line["fast/grad_relative_error"] for line in wrong.logs) > 0.01

@@ -6,11 +6,12 @@ from statistics import fmean, stdev
 import pytest
 
 from core.status import Stage
-from tests.worker.training.runs import Ended, Trainers, toy_rows
+from tests.worker.training.runs import Ended, Trainers, toy_rows, trainer_main
 from worker.run_directory import (
     CheckpointSaved,
     CheckpointScored,
     EvaluationDone,
+    Notice,
     RolloutsDone,
     StageStarted,
     StepDone,
@@ -133,3 +134,17 @@ def test_the_best_evaluation_has_a_checkpoint(plain: Ended) -> None:
         expected = saved.step in {2, 4} and scores[f"step-{saved.step}"] > max(so_far)
         assert (saved.is_best or scored.get(saved.step, False)) is expected
         assert (plain.run.checkpoint(saved.step) / "adapter_model.safetensors").exists()
+
+
+def test_a_trl_that_the_fast_path_does_not_know_is_a_warning(trainers: Trainers) -> None:
+    run = trainers.lay_out("unknown-trl", hyperparameters={"max_steps": 1})
+    (notice,) = trainers.finish(run, trainers.start(run, unknown_trl_main)).entries(Notice)
+    assert (notice.code, notice.level) == ("fast_path_off", "warn")
+    assert set(notice.data) == {"equal_rewards", "silent_rollouts", "correction", "shared_prompts"}
+
+
+def unknown_trl_main(path: str) -> int:
+    from worker.training.fast_path import support
+
+    support.KNOWN_SOURCES = frozenset()
+    return trainer_main(path)

@@ -25,6 +25,7 @@ _RELIED_ON: tuple[Callable[..., Any], ...] = (
 )
 KNOWN_SOURCES = frozenset({"44fee22fa419a6a2029f7430936e17df1ebf400e36f8dac465e6a75e4c1c22ac"})
 """Digests of the parts of TRL that the savings are exact for: those of 1.16.0."""
+UNKNOWN_TRL = "this version of TRL is not the one that the fast path was proved against"
 _LOSS_TYPES = frozenset({"grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"})
 _ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary positions whose attention depends on the distance alone, however wide the batch is padded."""
@@ -71,7 +72,7 @@ def source_digest() -> str | None:
 
 def _obstacles_to_all(trainer: Any) -> Iterator[str]:
     if source_digest() not in KNOWN_SOURCES:
-        yield "this version of TRL is not the one that the fast path was proved against"
+        yield UNKNOWN_TRL
     if trainer.accelerator.distributed_type not in _TOGETHER:
         yield "the processes share the model's weights out"
     if trainer.loss_type not in _LOSS_TYPES:

@@ -5,7 +5,7 @@ a skipped pass would have computed (`correction`), and what its loss types divid
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -239,7 +239,7 @@ class FastPathTrainer(GRPOTrainer):
             try:
                 ours = self._sum(gradients_of(self.model, lambda: self._accumulate(fast)))
                 self._is_stock = True
-                theirs = self._sum(gradients_of(self.model, lambda: self._accumulate(stock)))
+                theirs = self._sum(gradients_of(self.model, lambda: self._accumulate(map(self._as_trl, stock))))
             finally:
                 self._is_aside = self._is_stock = False
         self._metrics["train"]["fast/grad_relative_error"].append(relative_error(ours, theirs))
@@ -248,7 +248,20 @@ class FastPathTrainer(GRPOTrainer):
         """Over the processes, which compute other rollouts in one way than in the other."""
         return [None if one is None else self.accelerator.reduce(one, reduction="sum") for one in gradients]
 
-    def _accumulate(self, parts: Sequence[Slice]) -> None:
+    def _as_trl(self, part: Slice) -> Slice:
+        """A micro-batch with what TRL's pass for the correction would have said, where there was none."""
+        if not self._drops_a_pass:
+            return part
+        ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
+        mask = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
+        with torch.no_grad():
+            old, _, _ = super()._get_per_token_logps_and_entropies(
+                self.model, ids, mask, part["completion_ids"].size(1), self.args.per_device_train_batch_size
+            )
+        ratio = self._correction.ratio(old, part["sampling_per_token_logps"], loss_mask(part))
+        return {**part, "old_per_token_logps": old, "importance_sampling_ratio": ratio}
+
+    def _accumulate(self, parts: Iterable[Slice]) -> None:
         for part in parts:
             self.accelerator.backward(FastPathTrainer._compute_loss(self, self.model, part))
 

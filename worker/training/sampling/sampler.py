@@ -93,9 +93,12 @@ class StepSampler:
                 self.histories.note(self.rows[place].line, group, window=wanted.window)
 
     def _metrics(self, everything: Drawn, kept: Sequence[int], batches: int) -> dict[str, float]:
+        trained = [everything.kinds[group] for group in kept]
+        graded = len(trained) - trained.count(Kind.UNGRADED)
         return {
             "draw/groups_generated": len(everything.kinds),
             "draw/groups_replaced": sum(group >= len(kept) for group in kept),
+            "draw/trained_silent_share": trained.count(Kind.SILENT) / graded if graded else 0.0,
             "draw/extra_batches": batches,
             "draw/prompts_used": len(set(everything.rows)),
         }

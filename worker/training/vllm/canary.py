@@ -115,7 +115,7 @@ class Canary:
     def check(
         self, *, sampler: Scorer, trainer: Scorer, complete: Callable[[Texts, int], Texts], step: int
     ) -> dict[str, float]:
-        """The metrics of this sync. Raises `StaleSampler`.
+        """The metrics of this sync, as often as the step asks for one. Raises `StaleSampler`.
 
         `complete` writes the texts' ends, once: greedily, which draws no random number.
         """
@@ -125,7 +125,9 @@ class Canary:
             if self._score_base is not None:
                 self._base = [Known("the base model", self._score_base(self._texts))]
         trained, sampled = trainer(self._texts), sampler(self._texts)
-        reading = read(sampled, trained, [*self._base, *self._older], self._dtype)
+        now = Known(f"the policy after step {step}", trained)
+        older = [one for one in self._older if one.name != now.name]
+        reading = read(sampled, trained, [*self._base, *older], self._dtype)
         require_present(reading, self._dtype, step=step)
-        self._older.append(Known(f"the policy after step {step}", trained))
+        self._older = deque([*older, now], maxlen=REMEMBERED)
         return reading.metrics

@@ -36,7 +36,7 @@ class Needs:
     resident: int
     """Of the trainer, always: weights, gradients, moments."""
     passing: int
-    """Of the trainer during its passes, on top."""
+    """Of the trainer during its passes or an evaluation, on top."""
     weights: int
     """Of the engine."""
     longest: int
@@ -73,18 +73,21 @@ def plan_memory(needs: Needs, *, share: float | None = None) -> MemoryPlan:
     )
 
 
-def estimate_needs(model: nn.Module, spec: JobSpec, device: Device, *, total: int, tokens: int) -> Needs:
-    """`tokens`: of the longest prompt and its completion. The engine computes in the device's type."""
+def estimate_needs(
+    model: nn.Module, spec: JobSpec, device: Device, *, total: int, tokens: int, evaluated: int
+) -> Needs:
+    """`tokens`: of the longest prompt and its completion; `evaluated`: at once, by an evaluation, which samples with
+    the trainer's own model. The engine computes in the device's type.
+    """
     config = causal_of(model).config.get_text_config()
     width = dtype_of(device).itemsize
     rollouts = spec.hyperparameters.rollouts_per_step
+    trained = tokens * rollouts_per_pass(spec.hyperparameters, spec.resources.gpus, device)
     cache = token_cache_bytes(config, width)
     return Needs(
         total=total,
         resident=_resident(model),
-        passing=_passing(
-            config, spec, tokens * rollouts_per_pass(spec.hyperparameters, spec.resources.gpus, device), width
-        ),
+        passing=max(_passing(config, spec, trained, width), _evaluating(config, evaluated, width)),
         weights=width * _count(causal_of(model)),
         longest=cache * tokens,
         all_rollouts=cache * tokens * rollouts,
@@ -114,6 +117,11 @@ def _passing(config: Any, spec: JobSpec, tokens: int, width: int) -> int:
     if spec.hyperparameters.gradient_checkpointing:
         kept = layers * 2 + TOKEN_LAYER_BYTES
     return int(tokens * config.hidden_size * kept * width / 2) + HEAD_TILE_BYTES
+
+
+def _evaluating(config: Any, tokens: int, width: int) -> int:
+    """Keys and values of a batch, and one layer of its prompts in full."""
+    return int(tokens * (token_cache_bytes(config, width) + config.hidden_size * TOKEN_LAYER_BYTES * width / 2))
 
 
 def _count(model: nn.Module) -> int:

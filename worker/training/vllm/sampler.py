@@ -98,7 +98,7 @@ class ColocatedSampler:
         return {"sampler": {"adapter": adapter, "share": serving.share, "sleeps": serving.sleeps}}
 
     def take_metrics(self) -> dict[str, float]:
-        """Of the canary, since they were last taken."""
+        """Of the canary since they were last taken: the worst of its readings."""
         metrics, self._metrics = self._metrics, {}
         return metrics
 
@@ -106,15 +106,18 @@ class ColocatedSampler:
         """The engine serves the present policy. Raises `StaleSampler` if it does not after all."""
         with self._phases.phase(Phase.WEIGHT_SYNC):
             self._hand_over()
-            self._metrics = self._canary.check(
+            found = self._canary.check(
                 sampler=self._engine.score, trainer=self._score, complete=self._engine.complete, step=self._step()
             )
+        self._metrics = {name: max(value, self._metrics.get(name, value)) for name, value in found.items()}
 
     def generate(self, prompts: list[list[int]], images: Any, num_generations: int, profiler: Any = None) -> Generated:
-        """One completion for each prompt, of which TRL repeats every one `num_generations` times."""
+        """One completion for each prompt, of which TRL repeats every one `num_generations` times.
+
+        An engine that went to sleep after a first round of the step gets the policy again, and is checked again.
+        """
         if self._engine.is_asleep:
-            with self._phases.phase(Phase.WEIGHT_SYNC):
-                self._hand_over()
+            self.sync_weights()
         seeds = self._seeds.draw(self._step(), prompts)
         answers = self._engine.sample(prompts, seeds, self._drawing)
         if self._serving.sleeps:

@@ -27,10 +27,13 @@ def open_sampler(
     run: RunDirectory,
     spec: JobSpec,
     prompts: Sequence[Sequence[int]],
-    device: Device,
+    evaluated_tokens: int,
     phases: PhaseTimer,
+    device: Device,
 ) -> ColocatedSampler:
-    """Starts the engine, which takes a while. `prompts`: the training prompts' token ids.
+    """Starts the engine, which takes a while.
+
+    `prompts`: the training prompts' token ids. `evaluated_tokens`: at once, by an evaluation.
 
     Raises `SamplerCannotMerge`, `SamplerDoesNotFit`, `SamplerFailed`.
     """
@@ -41,7 +44,7 @@ def open_sampler(
     if merges is not None:
         require_mergeable(model)
     tokens = _most_tokens(model, prompts, wanted.max_completion_length)
-    memory, sleeps = _memory(model, spec, device, tokens)
+    memory, sleeps = _memory(model, spec, device, tokens, evaluated_tokens)
     with untouched_training(model, device):
         engine = Engine(
             EngineSettings(
@@ -114,9 +117,11 @@ def _most_tokens(model: Any, prompts: Sequence[Sequence[int]], completion: int) 
     return min(longest, context or longest)
 
 
-def _memory(model: Any, spec: JobSpec, device: Device, tokens: int) -> tuple[dict[str, float | int], bool]:
+def _memory(
+    model: Any, spec: JobSpec, device: Device, tokens: int, evaluated: int
+) -> tuple[dict[str, float | int], bool]:
     total = torch.cuda.mem_get_info()[1] if device.is_cuda else 0
-    needs = estimate_needs(model, spec, device, total=total, tokens=tokens)
+    needs = estimate_needs(model, spec, device, total=total, tokens=tokens, evaluated=evaluated)
     if not device.is_cuda:
         return {"kv_cache_memory_bytes": max(2**28, needs.all_rollouts)}, False
     plan = plan_memory(needs, share=spec.hyperparameters.vllm_memory_share)
