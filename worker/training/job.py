@@ -173,7 +173,8 @@ def load_bench(
         prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
         trainer.sample_with(open_sampler(trainer, run, spec, prompts, device, phases))
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
-    evaluator.on_batch, evaluator.team = phases.beat, team
+    rewards.on_term = evaluator.on_batch = phases.beat
+    evaluator.team = team
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)

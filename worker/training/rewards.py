@@ -1,7 +1,8 @@
 """All reward terms of a job: every rollout graded once by each, and a stop when grading does not work."""
 
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,6 +17,10 @@ from worker.grading.terms import AnyGrader, grader_of
 from worker.run_directory import RolloutGrade, RunDirectory
 from worker.training.failures import GradersDown, GradingUnreliable, RewardUnusable, RunFailed
 
+TERM_S = 240.0
+"""What one term may take for one batch, restarts included: less than the least that the supervisor's watchdog gives a
+phase, so that graders that are down pause the job, and never look like a trainer that hangs.
+"""
 MOST_TRACEBACK = 2000
 """Characters of it that a rollout's line keeps."""
 
@@ -60,9 +65,17 @@ class Scored:
 
 
 class Rewards:
-    def __init__(self, graders: Mapping[str, AnyGrader], terms: Sequence[RewardTerm]) -> None:
-        """Each term has its grader, but for formulas."""
+    def __init__(
+        self,
+        graders: Mapping[str, AnyGrader],
+        terms: Sequence[RewardTerm],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Each term has its grader, but for formulas. `clock` is CLOCK_MONOTONIC, as the graders'."""
         self._graders = graders
+        self._clock = clock
+        self.on_term: Callable[[], None] = lambda: None
+        """Called before and after each term's grading: the phase has come a part further."""
         self._settlement = Settlement(terms)
         self._weights = {term.name: term.weight for term in terms}
 
@@ -76,7 +89,7 @@ class Rewards:
         `step`: optimizer steps taken so far, what TRL shows rewards as `trainer_state.global_step`.
         """
         rollouts = [_rollout(completion) for completion in completions]
-        columns = [grader.grade(rollouts, step=step) for grader in self._graders.values()]
+        columns = [self._grade(grader, rollouts, step) for grader in self._graders.values()]
         rows = (dict(zip(self._graders, grades, strict=True)) for grades in zip(*columns, strict=True))
         settled = (self._settlement.settle(said) for said in rows)
         return [Scored(one.grades, combine(one.counted, self._weights), one.counted) for one in settled]
@@ -85,6 +98,12 @@ class Rewards:
         """What each term has written to standard output and error since the last call, where it has."""
         written = {name: grader.output.take() for name, grader in self._graders.items()}
         return {name: text for name, text in written.items() if text}
+
+    def _grade(self, grader: AnyGrader, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
+        self.on_term()
+        grades = grader.grade(rollouts, step=step, until=self._clock() + TERM_S)
+        self.on_term()
+        return grades
 
 
 @contextmanager
