@@ -34,7 +34,7 @@ class Slow(Grader):
         super().__init__(Path())
         self._clock = clock
 
-    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0, until: float | None = None) -> list[Grade]:  # noqa: ARG002 - as all are called
+    def grade(self, rollouts: Sequence[Rollout], *, step: int = 0, until: float | None = None) -> list[Grade]:
         assert until is not None
         self._clock.now = until
         return [DOWN] * len(rollouts)

@@ -11,7 +11,7 @@ from typing import Any
 from core.errors import InvalidReward
 from core.rows import Row
 from core.spec import GradingSpec, RewardTerm
-from worker.grading.client import Grade, GradeOutcome, GraderFailed, Rollout, combine
+from worker.grading.client import Grade, GradeOutcome, GraderFailed, GraderNotStarted, Rollout, combine
 from worker.grading.gates import Settlement
 from worker.grading.terms import AnyGrader, grader_of
 from worker.run_directory import RolloutGrade, RunDirectory
@@ -108,7 +108,9 @@ class Rewards:
 
 @contextmanager
 def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rewards]:
-    """Start what grades each term; raises `RewardUnusable` with the end of the traceback."""
+    """Start what grades each term; raises `RewardUnusable` with the end of the traceback, `GradersDown` where the
+    machine is at fault. What crashes or hangs while it loads is tried once more.
+    """
     with ExitStack() as stack:
         graders: dict[str, AnyGrader] = {}
         for term in terms:
@@ -116,13 +118,21 @@ def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rew
             if grader is None:
                 continue
             try:
-                stack.enter_context(grader)
+                _enter(grader, stack)
             except (InvalidReward, GraderFailed) as error:
-                raise RewardUnusable(
-                    f"The reward `{term.name}` cannot be loaded. {error.message}", fix=error.fix
-                ) from error
+                kind = GradersDown if isinstance(error, GraderNotStarted) else RewardUnusable
+                raise kind(f"The reward `{term.name}` cannot be loaded. {error.message}", fix=error.fix) from error
             graders[term.name] = grader
         yield Rewards(graders, terms)
+
+
+def _enter(grader: AnyGrader, stack: ExitStack) -> None:
+    try:
+        stack.enter_context(grader)
+    except GraderNotStarted:
+        raise
+    except GraderFailed:
+        stack.enter_context(grader)
 
 
 class RewardColumn:
