@@ -30,6 +30,10 @@ class ProcessBrokenError(Exception):
     """The process crashed, hung or said what it must not. It has been killed."""
 
 
+class ProcessUnaskableError(ProcessBrokenError):
+    """For want of something of ours: nothing is known about what it would have answered."""
+
+
 class OutputTail:
     """The end of a stream of bytes."""
 
@@ -102,7 +106,8 @@ class GradingProcess:
             self._child.wait_briefly()
             self.fail(None)
         except OSError as error:  # no descriptor is left to wait with
-            self.fail(f"cannot be asked: {error}")
+            self.close()
+            raise ProcessUnaskableError(f"the grading process cannot be asked: {error}") from error
         if answer.pop("id", None) != request_id:
             self.fail("answered another request")
         return answer
