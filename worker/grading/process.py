@@ -50,11 +50,12 @@ class OutputTail:
     def text(self) -> str:
         return self._kept.decode("utf-8", "backslashreplace").replace("\0", "\\0")
 
-    def take(self) -> str:
-        """The text, which is forgotten here."""
-        text = self.text()
+    def take(self) -> tuple[str, int]:
+        """The text, and how many bytes before it are lost; both are forgotten here."""
+        taken = self.text(), self.dropped_bytes
         self._kept.clear()
-        return text
+        self.dropped_bytes = 0
+        return taken
 
 
 class GradingProcess:

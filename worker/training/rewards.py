@@ -94,10 +94,12 @@ class Rewards:
         settled = (self._settlement.settle(said) for said in rows)
         return [Scored(one.grades, combine(one.counted, self._weights), one.counted) for one in settled]
 
-    def take_output(self) -> dict[str, str]:
-        """What each term has written to standard output and error since the last call, where it has."""
+    def take_output(self) -> dict[str, tuple[str, int]]:
+        """What each term has written to standard output and error since the last call, where it has, and how many
+        bytes before that are lost.
+        """
         written = {name: grader.output.take() for name, grader in self._graders.items()}
-        return {name: text for name, text in written.items() if text}
+        return {name: (text, lost_bytes) for name, (text, lost_bytes) in written.items() if text}
 
     def _grade(self, grader: AnyGrader, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
         self.on_term()
