@@ -208,7 +208,7 @@ def _worker(log: Path, env: dict[str, str]) -> Program:
 
 def _grader(log: Path, env: dict[str, str]) -> Program:
     """Tries graders and probes rewards. What is cut off at its end is done again by the next one."""
-    pool = ("--pool", "prefork", "--concurrency", "4", "--prefetch-multiplier", "1", "-Q", GRADING_QUEUE)
+    pool = ("--pool", "prefork", "--prefetch-multiplier", "1", "-Q", GRADING_QUEUE)
     return Program(
         name="grader",
         argv=python_module("celery", "-A", "worker.grading_tasks.main", "worker", *pool, *QUIET),

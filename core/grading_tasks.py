@@ -21,6 +21,11 @@ class GradingTaskKind(StrEnum):
     RESCORE = "rescore"
     """Grade rollouts of a job again, by another version of a reward."""
 
+    @property
+    def may_take_long(self) -> bool:
+        """Most of a minute, where a grader's trial is one call."""
+        return self is not GradingTaskKind.RUN_GRADER
+
 
 class GradingTaskStatus(StrEnum):
     QUEUED = "queued"

@@ -8,6 +8,8 @@ TRAIN_QUEUE = "podium.train"
 TRAIN_TASK = "podium.train_job"
 GRADING_QUEUE = "podium.grading"
 GRADING_TASK = "podium.grade"
+GRADING_CONCURRENCY = 4
+"""Tasks at once: most of each is spent on waiting for a sandbox, and one that hangs must not hold up the others."""
 
 
 def hint_message(queue: str, task: str, argument: str) -> bytes:

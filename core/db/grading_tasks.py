@@ -18,6 +18,8 @@ from core.grading_tasks import GradingTaskKind, GradingTaskStatus
 from core.ids import GradingTaskId, TenantId, new_grading_task_id
 
 MAX_ATTEMPTS = 3
+_COUNTING_LOCK = (0x706F6469, 2)
+"""Of pg_advisory_xact_lock(int, int): whoever counts what runs, before it takes one more, is alone."""
 _REFERENCES: tuple[InstrumentedAttribute[GradingTaskId], ...] = (RewardProbe.task_id,)
 """Columns that name tasks whose answers are kept for good."""
 _LOST = {
@@ -58,12 +60,15 @@ def get(session: Session, task_id: GradingTaskId) -> GradingTask | None:
     return session.get(GradingTask, task_id, populate_existing=True)
 
 
-def claim(session: Session, task_id: GradingTaskId, *, ttl_s: float, most_of_a_tenant: int) -> Claim | None:
+def claim(
+    session: Session, task_id: GradingTaskId, *, ttl_s: float, most_of_a_tenant: int, most_long: int
+) -> Claim | None:
     """Take the task if it is free; None when somebody else was first, or is about to be.
 
     A task that has lost `MAX_ATTEMPTS` workers fails here, for good: it is likely what kills them. So does a lost one
     that nobody waits for any more. A tenant of whom `most_of_a_tenant` tasks run gives way to one of whom fewer run and
-    another waits: its task is due for another hint at once.
+    another waits: its task is due for another hint at once. So is one of a kind that may take long, when `most_long` of
+    those run: for a grader's trial somebody waits at the other end.
     """
     row = select(GradingTask).where(GradingTask.id == task_id, _is_free())
     task = session.scalar(row.with_for_update(skip_locked=True))
@@ -72,7 +77,8 @@ def claim(session: Session, task_id: GradingTaskId, *, ttl_s: float, most_of_a_t
     if task.error is not None or task.attempt >= MAX_ATTEMPTS:
         _end(session, task.id, task.attempt, GradingTaskStatus.FAILED, error=task.error or _LOST)
         return None
-    if _gives_way(session, task.tenant_id, most_of_a_tenant):
+    session.execute(select(func.pg_advisory_xact_lock(*_COUNTING_LOCK)))
+    if _gives_way(session, task.tenant_id, most_of_a_tenant) or _is_one_too_long(session, task.kind, most_long):
         session.execute(update(GradingTask).where(GradingTask.id == task.id).values(hinted_at=None))
         return None
     attempt = task.attempt + 1
@@ -139,9 +145,7 @@ def _gives_way(session: Session, tenant_id: TenantId, most: int) -> bool:
     """Whether as many of the tenant's tasks run, and a task waits of a tenant of whom fewer run."""
     running = dict(
         session.execute(
-            select(GradingTask.tenant_id, func.count())
-            .where(GradingTask.status == GradingTaskStatus.RUNNING, GradingTask.lease_expires_at > now())
-            .group_by(GradingTask.tenant_id)
+            select(GradingTask.tenant_id, func.count()).where(_runs()).group_by(GradingTask.tenant_id)
         ).all()
     )
     if running.get(tenant_id, 0) < most:
@@ -151,6 +155,19 @@ def _gives_way(session: Session, tenant_id: TenantId, most: int) -> bool:
         GradingTask.status == GradingTaskStatus.QUEUED, GradingTask.tenant_id.not_in(full)
     )
     return session.scalar(select(waiting.exists())) is True
+
+
+def _is_one_too_long(session: Session, kind: GradingTaskKind, most: int) -> bool:
+    """Whether the kind may take long, and as many of such run."""
+    if not kind.may_take_long:
+        return False
+    long = [one for one in GradingTaskKind if one.may_take_long]
+    running = session.scalar(select(func.count()).where(_runs(), GradingTask.kind.in_(long)))
+    return running is not None and running >= most
+
+
+def _runs() -> ColumnElement[bool]:
+    return and_(GradingTask.status == GradingTaskStatus.RUNNING, GradingTask.lease_expires_at > now())
 
 
 def _without_sources() -> ColumnElement[Any]:

@@ -27,9 +27,13 @@ def added(sessions: Sessions, tenant_id: TenantId = TENANT, **request: Any) -> G
         return grading_tasks.add(session, tenant_id=tenant_id, kind=GradingTaskKind.RUN_GRADER, request=asked).id
 
 
-def claim(sessions: Sessions, task_id: GradingTaskId, *, ttl_s: float = 60, most_of_a_tenant: int = 9) -> Claim | None:
+def claim(
+    sessions: Sessions, task_id: GradingTaskId, *, ttl_s: float = 60, most_of_a_tenant: int = 9, most_long: int = 9
+) -> Claim | None:
     with sessions.begin() as session:
-        return grading_tasks.claim(session, task_id, ttl_s=ttl_s, most_of_a_tenant=most_of_a_tenant)
+        return grading_tasks.claim(
+            session, task_id, ttl_s=ttl_s, most_of_a_tenant=most_of_a_tenant, most_long=most_long
+        )
 
 
 def taken(sessions: Sessions, task_id: GradingTaskId) -> Claim:
@@ -99,7 +103,7 @@ def test_of_workers_that_claim_at_once_one_gets_the_task(sessions):
 def test_nobody_waits_for_a_task_that_somebody_is_about_to_take(sessions):
     task_id = added(sessions)
     with sessions.begin() as session:
-        assert grading_tasks.claim(session, task_id, ttl_s=60, most_of_a_tenant=9) is not None
+        assert grading_tasks.claim(session, task_id, ttl_s=60, most_of_a_tenant=9, most_long=9) is not None
         assert claim(sessions, task_id) is None
 
 
@@ -254,7 +258,9 @@ def test_of_probes_that_failed_only_the_newest_is_kept(sessions):
     finish(sessions, taken(sessions, done), 4)
     for task_id in (old, newest, in_form):
         with sessions.begin() as session:
-            grading_tasks.fail(session, grading_tasks.claim(session, task_id, ttl_s=9, most_of_a_tenant=9), {})
+            grading_tasks.fail(
+                session, grading_tasks.claim(session, task_id, ttl_s=9, most_of_a_tenant=9, most_long=9), {}
+            )
     for task_id in (done, old, newest, in_form):
         change(sessions, task_id, finished_at=now() - timedelta(seconds=DAY_S + 1))
     with sessions.begin() as session:
@@ -291,3 +297,24 @@ def test_the_newest_probe_that_has_ended_speaks_for_a_version(sessions):
 @pytest.mark.parametrize("status", GradingTaskStatus)
 def test_a_status_is_final_when_nobody_will_change_it(status):
     assert status.is_final is (status in {"done", "failed"})
+
+
+def test_claims_at_the_same_time_do_not_take_a_tenant_over_its_share(sessions):
+    added(sessions, OTHER)
+    mine = [added(sessions) for _ in range(6)]
+    claims = race(len(mine), lambda place: claim(sessions, mine[place], most_of_a_tenant=1))
+    assert sum(one is not None for one in claims) == 1
+
+
+def test_probes_and_rescorings_leave_a_place_for_a_graders_trial(sessions):
+    with sessions.begin() as session:
+        kinds = [GradingTaskKind.PROBE_REWARD, GradingTaskKind.RESCORE, GradingTaskKind.PROBE_REWARD]
+        long = [grading_tasks.add(session, tenant_id=TENANT, kind=kind, request={}).id for kind in kinds]
+    first = claim(sessions, long[0], most_long=2)
+    assert first is not None
+    assert claim(sessions, long[1], most_long=2) is not None
+    assert claim(sessions, long[2], most_long=2) is None
+    assert due(sessions) == [long[2]], "told of again at once"
+    assert claim(sessions, added(sessions), most_long=2) is not None
+    finish(sessions, first, 1)
+    assert claim(sessions, long[2], most_long=2) is not None

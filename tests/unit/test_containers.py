@@ -22,14 +22,13 @@ from uvicorn.importer import import_from_string
 
 from bench._chaos import seaweedfs
 from cli.main import app as podium_command
-from core.queue import GRADING_QUEUE, TRAIN_QUEUE
+from core.queue import GRADING_CONCURRENCY, GRADING_QUEUE, TRAIN_QUEUE
 from core.settings import CHECKOUT, Settings
 from core.storage.connect import open_store
 from core.storage.s3 import S3Store
-from worker.grading_tasks.main import CONCURRENCY
 
 OUR_IMAGES = {"podium-api:local": "api", "podium-worker:local": "worker"}
-SLOTS = {"worker.main": (TRAIN_QUEUE, 1), "worker.grading_tasks.main": (GRADING_QUEUE, CONCURRENCY)}
+SLOTS = {"worker.main": (TRAIN_QUEUE, 1), "worker.grading_tasks.main": (GRADING_QUEUE, GRADING_CONCURRENCY)}
 """Of the Celery apps: the queue, and how many tasks at once."""
 REFERENCE = re.compile(r"\$\{(\w+)(:\?|:-|)([^}]*)\}")
 SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY")

@@ -30,6 +30,10 @@ class ProcessBrokenError(Exception):
     """The process crashed, hung or said what it must not. It has been killed."""
 
 
+class ProcessUnaskableError(ProcessBrokenError):
+    """For want of something of ours: nothing is known about what it would have answered."""
+
+
 class OutputTail:
     """The end of a stream of bytes."""
 
@@ -46,11 +50,12 @@ class OutputTail:
     def text(self) -> str:
         return self._kept.decode("utf-8", "backslashreplace").replace("\0", "\\0")
 
-    def take(self) -> str:
-        """The text, which is forgotten here."""
-        text = self.text()
+    def take(self) -> tuple[str, int]:
+        """The text, and how many bytes before it are lost; both are forgotten here."""
+        taken = self.text(), self.dropped_bytes
         self._kept.clear()
-        return text
+        self.dropped_bytes = 0
+        return taken
 
 
 class GradingProcess:
@@ -102,7 +107,8 @@ class GradingProcess:
             self._child.wait_briefly()
             self.fail(None)
         except OSError as error:  # no descriptor is left to wait with
-            self.fail(f"cannot be asked: {error}")
+            self.close()
+            raise ProcessUnaskableError(f"the grading process cannot be asked: {error}") from error
         if answer.pop("id", None) != request_id:
             self.fail("answered another request")
         return answer

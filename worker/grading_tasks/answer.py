@@ -22,6 +22,7 @@ from core.db.session import LEDGER_AWAY
 from core.errors import ServiceError
 from core.failpoints import failpoint
 from core.ids import GradingTaskId
+from core.queue import GRADING_CONCURRENCY
 from worker.grading_tasks.context import Context, Workplace
 from worker.grading_tasks.handlers import HANDLERS
 
@@ -37,8 +38,10 @@ LAST_WORDS_S = 56.0
 """A task that has not ended by then is failed in the ledger: whoever is killed can say nothing, and to do it again
 would end the same."""
 LEASE_S = 75.0
-MOST_OF_A_TENANT = 2
-"""Half of the tasks that a worker does at once, while others wait."""
+MOST_OF_A_TENANT = GRADING_CONCURRENCY // 2
+"""Of the tasks that a worker does at once, while others wait."""
+MOST_LONG = GRADING_CONCURRENCY - 1
+"""Of probes and rescorings at once: a grader's trial finds a place within its two seconds, whatever they do."""
 
 
 class GradingTimedOut(ServiceError):
@@ -75,7 +78,9 @@ def answer(task_id: GradingTaskId, place: Workplace) -> None:
 
 def _answer(task_id: GradingTaskId, place: Workplace, rings: _SignalHandler) -> None:
     with place.sessions.begin() as session:
-        claim = grading_tasks.claim(session, task_id, ttl_s=LEASE_S, most_of_a_tenant=MOST_OF_A_TENANT)
+        claim = grading_tasks.claim(
+            session, task_id, ttl_s=LEASE_S, most_of_a_tenant=MOST_OF_A_TENANT, most_long=MOST_LONG
+        )
     if claim is None:
         return
     failpoint("grading.claimed")

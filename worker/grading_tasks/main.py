@@ -10,7 +10,7 @@ import structlog
 from celery.signals import worker_init, worker_process_init
 
 from core.errors import ServiceError
-from core.queue import GRADING_QUEUE, GRADING_TASK
+from core.queue import GRADING_CONCURRENCY, GRADING_QUEUE, GRADING_TASK
 from core.settings import get_settings
 from worker.grading.sandbox import find_sandbox
 from worker.grading_tasks import temporary
@@ -18,14 +18,11 @@ from worker.main import make_celery
 
 log = structlog.get_logger()
 
-CONCURRENCY = 4
-"""Tasks at once: most of each is spent on waiting for a sandbox, and one that hangs must not hold up the others."""
-
 app = make_celery(get_settings(), include=("worker.grading_tasks.tasks",))
 app.conf.update(
     task_default_queue=GRADING_QUEUE,
     task_routes={GRADING_TASK: {"queue": GRADING_QUEUE}},
-    worker_concurrency=CONCURRENCY,
+    worker_concurrency=GRADING_CONCURRENCY,
 )
 
 

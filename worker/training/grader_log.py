@@ -22,13 +22,14 @@ class GraderLog:
         """`step`: optimizer steps taken. `now`: whatever was told lately."""
         if step < self._next_step and not now:
             return
-        for reward, text in self._rewards.take_output().items():
+        for reward, (text, lost_bytes) in self._rewards.take_output().items():
             self._next_step = step + STEPS_BETWEEN
-            self._run.append(_notice(reward, text, step))
+            self._run.append(_notice(reward, text, lost_bytes, step))
 
 
-def _notice(reward: str, text: str, step: int) -> Notice:
+def _notice(reward: str, text: str, lost_bytes: int, step: int) -> Notice:
     kept = text[-MOST_CHARS:]
     last_line = kept.rstrip().rpartition("\n")[2][:200]
-    data = {"reward": reward, "step": step, "output": kept, "left_out_chars": len(text) - len(kept)}
+    left_out = {"left_out_chars": len(text) - len(kept), "lost_bytes": lost_bytes}
+    data = {"reward": reward, "step": step, "output": kept, **left_out}
     return Notice(at=time.time(), code="grader_output", message=f"Reward `{reward}` wrote: {last_line}", data=data)

@@ -170,7 +170,8 @@ def load_bench(
     load_start(trainer.model, run, spec)
     name_base(trainer.model, spec)
     evaluator = Evaluator(trainer.model, tokenizer, trainer.eos_token_ids, data.held_out, rewards, spec, device, stop)
-    evaluator.on_batch, evaluator.team = phases.beat, team
+    rewards.on_term = evaluator.on_batch = phases.beat
+    evaluator.team = team
     if spec.hyperparameters.use_vllm:
         prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
         trainer.sample_with(open_sampler(trainer, run, spec, prompts, evaluator.tokens_at_once, phases, device))

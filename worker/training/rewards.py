@@ -1,7 +1,8 @@
 """All reward terms of a job: every rollout graded once by each, and a stop when grading does not work."""
 
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -10,12 +11,16 @@ from typing import Any
 from core.errors import InvalidReward
 from core.rows import Row
 from core.spec import GradingSpec, RewardTerm
-from worker.grading.client import Grade, GradeOutcome, GraderFailed, Rollout, combine
+from worker.grading.client import Grade, GradeOutcome, GraderFailed, GraderNotStarted, Rollout, combine
 from worker.grading.gates import Settlement
 from worker.grading.terms import AnyGrader, grader_of
 from worker.run_directory import RolloutGrade, RunDirectory
 from worker.training.failures import GradersDown, GradingUnreliable, RewardUnusable, RunFailed
 
+TERM_S = 240.0
+"""What one term may take for one batch, restarts included: less than the least that the supervisor's watchdog gives a
+phase, so that graders that are down pause the job, and never look like a trainer that hangs.
+"""
 MOST_TRACEBACK = 2000
 """Characters of it that a rollout's line keeps."""
 
@@ -60,9 +65,17 @@ class Scored:
 
 
 class Rewards:
-    def __init__(self, graders: Mapping[str, AnyGrader], terms: Sequence[RewardTerm]) -> None:
-        """Each term has its grader, but for formulas."""
+    def __init__(
+        self,
+        graders: Mapping[str, AnyGrader],
+        terms: Sequence[RewardTerm],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Each term has its grader, but for formulas. `clock` is CLOCK_MONOTONIC, as the graders'."""
         self._graders = graders
+        self._clock = clock
+        self.on_term: Callable[[], None] = lambda: None
+        """Called before and after each term's grading: the phase has come a part further."""
         self._settlement = Settlement(terms)
         self._weights = {term.name: term.weight for term in terms}
 
@@ -76,20 +89,30 @@ class Rewards:
         `step`: optimizer steps taken so far, what TRL shows rewards as `trainer_state.global_step`.
         """
         rollouts = [_rollout(completion) for completion in completions]
-        columns = [grader.grade(rollouts, step=step) for grader in self._graders.values()]
+        columns = [self._grade(grader, rollouts, step) for grader in self._graders.values()]
         rows = (dict(zip(self._graders, grades, strict=True)) for grades in zip(*columns, strict=True))
         settled = (self._settlement.settle(said) for said in rows)
         return [Scored(one.grades, combine(one.counted, self._weights), one.counted) for one in settled]
 
-    def take_output(self) -> dict[str, str]:
-        """What each term has written to standard output and error since the last call, where it has."""
+    def take_output(self) -> dict[str, tuple[str, int]]:
+        """What each term has written to standard output and error since the last call, where it has, and how many
+        bytes before that are lost.
+        """
         written = {name: grader.output.take() for name, grader in self._graders.items()}
-        return {name: text for name, text in written.items() if text}
+        return {name: (text, lost_bytes) for name, (text, lost_bytes) in written.items() if text}
+
+    def _grade(self, grader: AnyGrader, rollouts: Sequence[Rollout], step: int) -> list[Grade]:
+        self.on_term()
+        grades = grader.grade(rollouts, step=step, until=self._clock() + TERM_S)
+        self.on_term()
+        return grades
 
 
 @contextmanager
 def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rewards]:
-    """Start what grades each term; raises `RewardUnusable` with the end of the traceback."""
+    """Start what grades each term; raises `RewardUnusable` with the end of the traceback, `GradersDown` where the
+    machine is at fault. What crashes or hangs while it loads is tried once more.
+    """
     with ExitStack() as stack:
         graders: dict[str, AnyGrader] = {}
         for term in terms:
@@ -97,13 +120,21 @@ def open_rewards(run: RunDirectory, terms: Sequence[RewardTerm]) -> Iterator[Rew
             if grader is None:
                 continue
             try:
-                stack.enter_context(grader)
+                _enter(grader, stack)
             except (InvalidReward, GraderFailed) as error:
-                raise RewardUnusable(
-                    f"The reward `{term.name}` cannot be loaded. {error.message}", fix=error.fix
-                ) from error
+                kind = GradersDown if isinstance(error, GraderNotStarted) else RewardUnusable
+                raise kind(f"The reward `{term.name}` cannot be loaded. {error.message}", fix=error.fix) from error
             graders[term.name] = grader
         yield Rewards(graders, terms)
+
+
+def _enter(grader: AnyGrader, stack: ExitStack) -> None:
+    try:
+        stack.enter_context(grader)
+    except GraderNotStarted:
+        raise
+    except GraderFailed:
+        stack.enter_context(grader)
 
 
 class RewardColumn:

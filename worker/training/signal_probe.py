@@ -47,7 +47,7 @@ def probe_signal(
     run.append(StageStarted(at=time.time(), stage=Stage.PROBING))
     repeated = [task for task in tasks for _ in range(size.samples)]
     evaluator = Evaluator(model, tokenizer, _eos_token_ids(model, tokenizer), repeated, rewards, spec, device, stop)
-    evaluator.on_batch = phases.beat
+    rewards.on_term = evaluator.on_batch = phases.beat
     with phases.phase(Phase.EVALUATION):
         graded = evaluator.grade_all(_decoding(spec), step=0)
     scored = [score for _, score in graded]

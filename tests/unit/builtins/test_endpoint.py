@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from core.builtin_rewards.catalogue import parse_builtin
 from core.builtin_rewards.outside import Http, is_public
 from tests.unit.builtins.endpoint_server import Endpoint, endpoint
 from tests.unit.builtins.grading import rollout
-from worker.grading.builtins.endpoint import MAX_ANSWER_BYTES, HttpGrader
+from worker.grading.builtins import endpoint as endpoint_module
+from worker.grading.builtins.endpoint import MAX_ANSWER_BYTES, HttpGrader, _CutOff
 from worker.grading.grades import Grade, GradeOutcome
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
@@ -235,3 +236,28 @@ def test_credentials_are_kept_apart_from_the_parameters() -> None:
     assert SECRET not in bare.model_dump_json()
     assert SECRET not in repr(whole)
     assert bare.rejoined(credentials) == whole
+
+
+def test_a_connection_that_stands_when_the_time_is_over_is_not_waited_for() -> None:
+    """The timer ran out between the connection and its watch: nobody would cut it off any more."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, _CutOff(time.monotonic()) as cut_off, pytest.raises(TimeoutError):
+        cut_off.watch(ours)
+
+
+def test_a_connection_that_cannot_be_wrapped_is_closed(here: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResourceWarnings are errors here, but not where the collector finds a socket."""
+    dialled: list[socket.socket] = []
+    dial = endpoint_module._dial
+
+    def dial_and_keep(addresses: Sequence[tuple[str, int]], deadline: float) -> socket.socket:
+        dialled.append(dial(addresses, deadline))
+        return dialled[-1]
+
+    def no_certificates() -> ssl.SSLContext:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(endpoint_module, "_dial", dial_and_keep)
+    monkeypatch.setattr(ssl, "create_default_context", no_certificates)
+    assert outcomes(ask(here, url=f"https://127.0.0.1:{here.port}/")) == {GradeOutcome.INFRASTRUCTURE_ERROR}
+    assert [connection.fileno() for connection in dialled] == [-1, -1]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -103,3 +104,22 @@ def victims(request: pytest.FixtureRequest, facts: dict[str, Any]) -> Iterator[V
     victims = Victims(request.param, facts)
     yield victims
     victims.close()
+
+
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 64, hard))
+    fillers: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+    for filler in fillers[:count]:
+        os.close(filler)
+    try:
+        yield
+    finally:
+        for filler in fillers[count:]:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

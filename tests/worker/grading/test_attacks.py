@@ -63,6 +63,7 @@ ENDINGS = {
     "time_that_runs_backwards": (USER_ERROR, "latency_s: Input should be greater than"),
     "text_for_a_number": (USER_ERROR, "metrics: Input should be a valid number"),
     "patched_encoder": (BROKEN_BY, "over the cap"),
+    "mutated_columns": (BROKEN_BY, "exited with code 1"),
     "not_a_number": (USER_ERROR, "NaN"),
     "infinity": (USER_ERROR, "at most"),
     "number_beyond_floats": (USER_ERROR, "at most"),

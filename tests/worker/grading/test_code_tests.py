@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 from core.builtin_rewards.catalogue import parse_builtin
 from core.builtin_rewards.outside import CodeTests
 from tests.polling import wait_until
+from tests.worker.grading.conftest import descriptors_left
 from worker.grading.builtins import code_tests
 from worker.grading.builtins.code_tests import CodeTestsGrader, code_of, read_tests
 from worker.grading.builtins.outcomes import UnfitDataError
@@ -192,3 +194,18 @@ def test_tests_that_cannot_be_run_are_refused_by_what_is_wrong(value: Any, messa
 )
 def test_the_last_fence_is_the_code(completion: str, after: str | None, code: str) -> None:
     assert code_of(completion, after) == code
+
+
+def test_a_sandbox_that_cannot_be_asked_is_no_failed_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of descriptors, once the sandbox stands."""
+    with grader() as running, ExitStack() as shortage:
+        prepare = running._prepare
+
+        def prepare_and_take_all(*arguments: Any) -> None:
+            prepare(*arguments)
+            shortage.enter_context(descriptors_left(0))
+
+        monkeypatch.setattr(running, "_prepare", prepare_and_take_all)
+        result = grade(running, "", ["assert True"])
+    assert result.outcome is GradeOutcome.INFRASTRUCTURE_ERROR
+    assert "Too many open files" in str(result.message)

@@ -1,9 +1,7 @@
 """Sandboxes that cannot be started leave nothing behind, and the next one that can be is."""
 
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -11,6 +9,7 @@ import pytest
 
 from tests.grading import rollout, values
 from tests.polling import wait_until
+from tests.worker.grading.conftest import descriptors_left
 from worker.grading import sandbox
 from worker.grading.client import Grader, GraderNotStarted
 from worker.grading.memory import MemoryWatch
@@ -33,25 +32,6 @@ def left_behind() -> list[psutil.Process]:
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@contextmanager
-def descriptors_left(count: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 64, hard))
-    fillers: list[int] = []
-    with suppress(OSError):
-        while True:
-            fillers.append(os.open(os.devnull, os.O_RDONLY))
-    for filler in fillers[:count]:
-        os.close(filler)
-    try:
-        yield
-    finally:
-        for filler in fillers[count:]:
-            os.close(filler)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,12 @@ from core.rows import Row
 from core.spec import BuiltinReward, Gate, RewardTerm
 from tests.factories import make_reward
 from tests.unit.builtins.endpoint_server import endpoint
+from tests.worker.grading.conftest import descriptors_left
 from worker.grading.grades import GradeOutcome, Rollout
-from worker.grading.rules import PRIVATE_URLS_VARIABLE
+from worker.grading.rules import PRIVATE_URLS_VARIABLE, UNSAFE_VARIABLE
 from worker.grading.terms import BuiltinGrader, grader_of
 from worker.run_directory import RunDirectory
+from worker.training.failures import GradersDown, RewardUnusable
 from worker.training.rewards import Completion, open_rewards
 
 SECRET = "whsec_" + "QUFB" * 8
@@ -97,3 +99,33 @@ def test_terms_of_all_kinds_make_one_reward(tmp_path: Path) -> None:
     assert [good.value(name) for name in rewards.names] == [1.0, 0.8, 10.0]
     assert bad.reward == 0.0
     assert (bad.value("length"), bad.grades["length"].value) == (0.0, 1.0)
+
+
+def loaded(run: RunDirectory, source: str) -> str:
+    path = run.reward_source("length")
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    with open_rewards(run, [make_reward("length")]) as rewards:
+        return rewards.names[0]
+
+
+def test_a_machine_without_room_for_a_grader_is_not_the_rewards_fault(tmp_path: Path) -> None:
+    source = "def reward(completion):\n    return 1.0\n"
+    with descriptors_left(2), pytest.raises(GradersDown, match="cannot be started") as raised:
+        loaded(RunDirectory(tmp_path), source)
+    assert raised.value.detail.retryable
+
+
+def test_a_reward_whose_loading_crashes_once_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a sandbox, so that it may remember."""
+    monkeypatch.setenv(UNSAFE_VARIABLE, "true")
+    mark = tmp_path / "mark"
+    crash = "import os, pathlib\nmark = pathlib.Path({!r})\nif not mark.exists():\n    mark.touch()\n    os._exit(3)\n"
+    source = crash.format(str(mark)) + "def reward(completion):\n    return 1.0\n"
+    assert loaded(RunDirectory(tmp_path), source) == "length"
+
+
+def test_a_reward_whose_loading_always_crashes_is_at_fault(tmp_path: Path) -> None:
+    with pytest.raises(RewardUnusable, match="exited with code 3") as raised:
+        loaded(RunDirectory(tmp_path), "import os\nos._exit(3)\ndef reward(completion):\n    return 1.0\n")
+    assert not raised.value.detail.retryable

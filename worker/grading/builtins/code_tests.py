@@ -20,7 +20,7 @@ from core.strict_json import strict_json
 from worker.grading.builtins import code_harness
 from worker.grading.builtins.outcomes import UnfitDataError, last_fence, read_after, reference
 from worker.grading.grades import Grade, GradeOutcome, Rollout
-from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
+from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError, ProcessUnaskableError
 from worker.grading.protocol import ProtocolError
 
 MAX_TESTS = 100
@@ -139,6 +139,8 @@ class CodeTestsGrader:
             answer = process.ask(
                 self._request(code), min(self._parameters.timeout_s + GRACE_S, deadline - time.monotonic())
             )
+        except ProcessUnaskableError as error:
+            raise SandboxFailedError(str(error)) from error
         except ProcessBrokenError as error:  # the code crashed, hung, or took the process down
             if time.monotonic() >= deadline:
                 raise OutOfTimeError from error

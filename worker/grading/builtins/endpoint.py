@@ -173,13 +173,14 @@ class HttpGrader:
         connection.auto_open = 0  # a connection of its own making would not be checked
         connection.default_port = 443 if target.is_tls else 80
         plain = connected = _dial(self._addresses(deadline), deadline)
-        if target.is_tls:
-            tls = ssl.create_default_context()
-            connected = tls.wrap_socket(plain, server_hostname=target.host, do_handshake_on_connect=False)
+        with _closed_on_failure(plain):  # without effect once it is wrapped: it has given its descriptor away
+            if target.is_tls:
+                tls = ssl.create_default_context()
+                connected = tls.wrap_socket(plain, server_hostname=target.host, do_handshake_on_connect=False)
         connection.sock = connected
-        cut_off.watch(connected)
-        if isinstance(connected, ssl.SSLSocket):
-            with _closed_on_failure(connection):
+        with _closed_on_failure(connected):
+            cut_off.watch(connected)
+            if isinstance(connected, ssl.SSLSocket):
                 connected.do_handshake()
         return connection
 
@@ -202,6 +203,7 @@ class _CutOff:
     """Ends a connection at a deadline. A socket's own time limit counts anew for each byte: one could drip for ever."""
 
     def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
         self._timer = threading.Timer(max(0.0, deadline - time.monotonic()), self._cut)
         self._timer.daemon = True
         self._connection: socket.socket | None = None
@@ -214,7 +216,10 @@ class _CutOff:
         self._timer.cancel()
 
     def watch(self, connection: socket.socket) -> None:
+        """Raises TimeoutError when it is over by now: the timer may have found nothing to cut."""
         self._connection = connection
+        if time.monotonic() >= self._deadline:
+            raise TimeoutError
 
     def _cut(self) -> None:
         if self._connection is not None:
@@ -223,7 +228,7 @@ class _CutOff:
 
 
 @contextmanager
-def _closed_on_failure(connection: http.client.HTTPConnection) -> Iterator[None]:
+def _closed_on_failure(connection: socket.socket) -> Iterator[None]:
     try:
         yield
     except BaseException:

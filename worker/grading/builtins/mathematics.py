@@ -37,20 +37,18 @@ def math(parameters: Math) -> Scorer:
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of each time limit with the whole text
     verify(read_reference("x + 1"), read_answer("$1 + x$", boxed=False))  # makes the grammar's tables: most of a second
 
-    @lru_cache(maxsize=1024)  # a group shares its reference
-    def gold(text: str) -> list[Any] | None:
-        try:
-            return read_reference(text)
-        except TimeoutException:
-            return None
+    gold = lru_cache(maxsize=1024)(read_reference)  # a group shares its reference
 
     def golds(rollout: Rollout) -> list[list[Any]]:
         wanted = []
         for text in reference_texts(rollout, parameters.column):
-            parsed = gold(text)
+            try:
+                parsed = gold(text)
+            except TimeoutException:  # not remembered: the machine may have been busy
+                what = f"could not be read within {REFERENCE_TIMEOUT_S} s"
+                raise UndecidedError(f"the column `{parameters.column}` {what}: {text[:80]!r}") from None
             if not parsed:
-                what = f"takes more than {REFERENCE_TIMEOUT_S} s to read" if parsed is None else "has no mathematics"
-                raise UnfitDataError(f"the column `{parameters.column}` {what}: {text[:80]!r}")
+                raise UnfitDataError(f"the column `{parameters.column}` has no mathematics: {text[:80]!r}")
             wanted.append(parsed)
         return wanted
 
@@ -104,6 +102,8 @@ def _parse(text: str, timeout_s: int, **options: Any) -> list[Any]:
     """math-verify answers [] both for what it cannot read and for what took too long; here the second is raised."""
     try:
         return list(parse(text, parsing_timeout=timeout_s, raise_on_error=True, **options))
+    except MemoryError:  # says nothing about the text
+        raise
     except Exception:  # noqa: BLE001 - whatever its grammar and sympy raise for a text: it is not mathematics
         return []
 
@@ -111,5 +111,7 @@ def _parse(text: str, timeout_s: int, **options: Any) -> list[Any]:
 def _is_equal(one: Any, other: Any) -> bool:
     try:
         return bool(verify(one, other, timeout_seconds=TIMEOUT_S, raise_on_error=True))
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - whatever sympy raises for a pair: it cannot be called equal
         return False

@@ -204,10 +204,13 @@ def programs_with_the_setuid_bit(facts):
 
 
 def own_setuid_program(facts):
+    """Made, or found: no file system here heeds the bit, nor would a new program get the rights."""
     with open("/tmp/program", "wb") as file:
         file.write(b"#!/bin/sh\n")
     os.chmod("/tmp/program", 0o6755)
-    return _is_refused(subprocess.run, ["/tmp/program"])
+    folders = ("/tmp", "/podium/core", "/libraries/numpy", "/usr/lib")
+    heeds = [folder for folder in folders if not os.statvfs(folder).f_flag & os.ST_NOSUID]
+    return heeds == [] and LIBC.prctl(39, 0, 0, 0, 0) == 1  # PR_GET_NO_NEW_PRIVS
 
 
 def raise_limits(facts):
@@ -227,7 +230,8 @@ def higher_priority(facts):
 
 
 def type_into_the_terminal(facts):
-    return _is_refused(fcntl.ioctl, 0, 0x5412, b"x") and _is_refused(os.open, "/dev/tty", os.O_RDWR)
+    """TIOCSTI; where it is let through, standard input says that it is no terminal."""
+    return _refusal(fcntl.ioctl, 0, 0x5412, b"x") == errno.EPERM and _is_refused(os.open, "/dev/tty", os.O_RDWR)
 
 
 def name_of_the_host(facts):

@@ -74,10 +74,10 @@ def other_tenant(facts):
 
 
 def unexpected_folders(facts):
-    known = {"dev", "lib", "lib64", "libraries", "podium", "tmp", "usr", Path(sys.base_prefix).parts[1]}
-    with contextlib.suppress(PermissionError):
-        return set(os.listdir("/")) <= known
-    return 1.0
+    """To list the root is refused; whether something is there is not."""
+    usual = "bin boot etc home lib lib64 media mnt opt root run sbin srv sys usr var".split()
+    there = {name for name in usual if os.path.exists(f"/{name}")}
+    return "usr" in there and there <= {"lib", "lib64", "usr", Path(sys.base_prefix).parts[1]}
 
 
 def programs_of_the_system(facts):
@@ -102,20 +102,27 @@ def device_made_by_oneself(facts):
 
 
 def write_everywhere(facts):
-    """Try to make a file in every folder, and to change every file of the upper levels."""
-    for folder, below, files in os.walk("/"):
-        if folder in WRITABLE:
+    """Try to make a file in every folder, and to change some files of each."""
+    if not all(_is_unchanged(folder, ()) for folder in ("/", "/dev")):  # they cannot be listed
+        return 0.0
+    roots = ("/usr", "/podium", "/libraries", sys.base_prefix)
+    walked = [[_is_unchanged(*each) for each in _folders(root)] for root in roots]
+    return all(len(folders) >= 5 and all(folders) for folders in walked)
+
+
+def _folders(root):
+    """Of the upper levels."""
+    for folder, below, files in os.walk(root):
+        if folder.count("/") - root.count("/") >= 3:
             below.clear()
-            continue
-        if folder.count("/") >= 4:
-            below.clear()
-        if not _is_refused(Path(folder, "new").touch) or not _is_refused(os.mkdir, f"{folder}/new"):
-            return 0.0
-        for name in files[:5]:
-            path = f"{folder}/{name}"
-            if path not in WRITABLE and not _is_refused(os.open, path, os.O_WRONLY | os.O_APPEND):
-                return 0.0
-    return 1.0
+        if folder not in WRITABLE:
+            yield folder, files
+
+
+def _is_unchanged(folder, files):
+    paths = [f"{folder}/{name}" for name in files[:5]]
+    writes = [path for path in paths if path not in WRITABLE and not _is_refused(os.open, path, os.O_WRONLY)]
+    return not writes and _is_refused(Path(folder, "new").touch) and _is_refused(os.mkdir, f"{folder}/new")
 
 
 def change_our_program(facts):
