@@ -189,23 +189,26 @@ class Shipper:
         events.add(session, self._lease.job_id, code=code, message=message, level=level, data=data)
 
     def _start_upload(self) -> None:
-        """One upload at a time. Where the store is slower than the trainer, only the newest and the best matter:
-        so however long it is away, no more than three checkpoints are on the disk.
-        """
-        if self._upload is not None:
-            if not self._upload.done():
-                return
+        """One upload at a time."""
+        if self._upload is not None and self._upload.done():
             self._finish_upload(self._upload)
-        best = max((entry.step for entry in self._waiting if self._is_best(entry)), default=None)
-        for skipped in [entry for entry in self._waiting[:-1] if entry.step != best]:
-            self._waiting.remove(skipped)
-            shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
-        if self._waiting:
+        self._skip_superseded()
+        if self._upload is None and self._waiting:
             entry = self._waiting[0]
             folder = self._run.checkpoint(entry.step)
             scored = partial(self._scores.get, entry.step)
             commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry, scored)
             self._upload = self._uploads.submit(contextvars.copy_context().run, commit)
+
+    def _skip_superseded(self) -> None:
+        """Where the store is slower than the trainer, only the newest and the best matter beside the one under way:
+        so however long it is away or takes, no more than three checkpoints are on the disk.
+        """
+        best = max((entry.step for entry in self._waiting if self._is_best(entry)), default=None)
+        first = 0 if self._upload is None else 1
+        for skipped in [entry for entry in self._waiting[first:-1] if entry.step != best]:
+            self._waiting.remove(skipped)
+            shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
 
     def _is_best(self, saved: CheckpointSaved) -> bool:
         score = self._scores.get(saved.step)

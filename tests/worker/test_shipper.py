@@ -150,6 +150,16 @@ def test_of_waiting_checkpoints_only_the_newest_and_the_best_are_uploaded(worksh
     assert not any(run.checkpoint(step).exists() for step in (2, 4, 6, 8))
 
 
+def test_however_long_an_upload_takes_three_checkpoints_are_on_the_disk(workshop, lease, run, slow_store, slow_shipper):
+    for step in (2, 4, 6, 8, 10):
+        save_checkpoint(run, step, is_best=step == 4)
+        slow_shipper.ship()
+    assert [step for step in (2, 4, 6, 8, 10) if run.checkpoint(step).exists()] == [2, 4, 10]
+    slow_store.go_on.set()
+    ship_all(slow_shipper)
+    assert event_codes(workshop.sessions, lease.job_id).count("checkpoint") == 3
+
+
 @pytest.fixture
 def slow_shipper(workshop: Workshop, lease, run, slow_store):
     shipper = Shipper(workshop.sessions, slow_store, lease, run)
