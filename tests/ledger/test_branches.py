@@ -84,8 +84,26 @@ def test_what_an_ended_job_kept_for_a_branch_goes_with_its_need(sessions):
     branch = claimed(sessions, branch_id)
     assert collect() == 0
     save(sessions, branch, 5)
+    assert (collect(), kept(sessions, parent)) == (0, [3, 1]), "that one may turn out damaged"
+    save(sessions, branch, 10)
     assert (collect(), kept(sessions, parent)) == (1, [3])
-    assert kept(sessions, branch) == [5]
+    assert kept(sessions, branch) == [10, 5]
+
+
+def test_a_branch_with_a_damaged_checkpoint_can_still_begin_again(sessions):
+    parent = claimed(sessions)
+    save(sessions, parent, 1, 2)
+    with sessions.begin() as session:
+        branch_id = begin_from(session, parent, 1)
+    branch = claimed(sessions, branch_id)
+    save(sessions, branch, 5, 10)
+    with sessions.begin() as session:
+        leases.hold(session, branch)
+        damaged = checkpoints.at_step(session, branch_id, 10)
+        assert damaged is not None
+        checkpoints.mark_corrupt(session, branch, damaged.id)
+    retain(sessions, parent, keep=1)
+    assert kept(sessions, parent) == [2, 1]
 
 
 def test_a_parent_that_is_not_over_sees_to_its_own_checkpoints(sessions):
