@@ -18,7 +18,7 @@ from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.session import LEDGER_AWAY, Sessions
 from core.failpoints import failpoint
-from core.storage.store import ObjectStore, StoreError
+from core.storage.store import ObjectStore, StoreError, StoreMisconfigured
 from worker import checkpoints
 from worker.audit import ResumeAudit
 from worker.learning_watch import LearningWatch
@@ -66,6 +66,9 @@ class Shipper:
         self._uploads_s: deque[float] = deque(maxlen=REMEMBERED_UPLOADS)
         self.store_is_away = False
         """Whether the newest upload failed of the store."""
+        self._refusal: StoreMisconfigured | None = None
+        """Why the store takes nothing before somebody mends it."""
+        self._has_told_refusal = False
 
     def ship(self) -> None:
         """Write what is new. A ledger or store that is away is noted, and tried again by the next call.
@@ -78,6 +81,7 @@ class Shipper:
             if self._has_new_steps:
                 self._learning.look()
                 self._has_new_steps = False
+            self._tell_refusal()
         except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
         self._start_upload()
@@ -210,6 +214,17 @@ class Shipper:
             self._waiting.remove(skipped)
             shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
 
+    def _tell_refusal(self) -> None:
+        """Once, until the store takes something again: to try again is right, and to be silent is not."""
+        if self._refusal is None or self._has_told_refusal:
+            return
+        message = f"The store takes no checkpoint; training goes on, and each is tried again. {self._refusal.message}"
+        with self._sessions.begin() as session:
+            leases.hold(session, self._lease)
+            data = {"fix": self._refusal.fix}
+            self._add_event(session, self._refusal.code, message, level="warn", data=data)
+        self._has_told_refusal = True
+
     def _is_best(self, saved: CheckpointSaved) -> bool:
         score = self._scores.get(saved.step)
         return saved.is_best or (score is not None and score.is_best)
@@ -223,7 +238,9 @@ class Shipper:
             shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)
             self._uploads_s.append(upload.result())
             self._run.write_upload_s(max(self._uploads_s))
+            self._refusal, self._has_told_refusal = None, False
         elif isinstance(error, checkpoints.RETRYABLE):
+            self._refusal = error if isinstance(error, StoreMisconfigured) else self._refusal
             log.warning("checkpoint_not_uploaded", error=str(error))
         else:
             raise error
