@@ -175,15 +175,17 @@ def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequenc
     return session.scalars(given_up).all()
 
 
-def collect_of_ended_parents(session: Session) -> int:
-    """Give up what jobs that are over kept for their branches alone; how many. A job that goes on sees to its own."""
+def ended_parents(session: Session) -> list[tuple[JobId, int]]:
+    """Jobs that are over and have kept something for their branches, the oldest first, and what each keeps beside that
+    (`collect_superseded`). A job that goes on sees to its own.
+    """
     branch, keep = aliased(Job), Job.spec["checkpoints"]["keep"].as_integer()
     began = select(Checkpoint.id).join(branch, branch.branched_from == Checkpoint.id)
     parents = select(Job.id, keep).where(
         Job.status.in_([status for status in JobStatus if status.is_terminal]),
         began.where(Checkpoint.job_id == Job.id, *_WHOLE).exists(),
     )
-    return sum(len(collect_superseded(session, job_id, keep=kept)) for job_id, kept in session.execute(parents).all())
+    return [(job_id, kept) for job_id, kept in session.execute(parents.order_by(Job.created_at))]
 
 
 def _is_needed_by_a_branch() -> ColumnElement[bool]:

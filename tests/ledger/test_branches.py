@@ -78,7 +78,8 @@ def test_what_an_ended_job_kept_for_a_branch_goes_with_its_need(sessions):
 
     def collect() -> int:
         with sessions.begin() as session:
-            return checkpoints.collect_of_ended_parents(session)
+            parents = checkpoints.ended_parents(session)
+            return sum(len(checkpoints.collect_superseded(session, job_id, keep=keep)) for job_id, keep in parents)
 
     assert (collect(), kept(sessions, parent)) == (1, [3, 1])
     branch = claimed(sessions, branch_id)
@@ -113,5 +114,5 @@ def test_a_parent_that_is_not_over_sees_to_its_own_checkpoints(sessions):
         branch = begin_from(session, parent, 1)
     end(sessions, claimed(sessions, branch))
     with sessions.begin() as session:
-        assert checkpoints.collect_of_ended_parents(session) == 0
+        assert checkpoints.ended_parents(session) == []
     assert kept(sessions, parent) == [4, 3, 2, 1]

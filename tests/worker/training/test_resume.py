@@ -39,6 +39,7 @@ def reward(completions, want, trainer_state, **columns):
 """
 """What `runs.WANTED_LETTERS` says, slowly: seconds by the steps that are done, and by how many it is asked about."""
 SLOW_IN_STEPS_1_AND_3 = SLOW % {(0, 8): 5, (2, 8): 20}
+SLOW_EVERYWHERE = SLOW % dict.fromkeys([(0, 8), (2, 8), (4, 8)], 3)
 SLOW_EVALUATION_AFTER_STEP_4 = SLOW % {(4, 4): 5}
 
 
@@ -88,7 +89,7 @@ def test_a_fully_trained_model_resumes_exactly(trainers: Trainers) -> None:
 
 def test_told_to_stop_it_leaves_at_a_step_with_a_checkpoint(trainers: Trainers, uninterrupted: Ended) -> None:
     layout = {**LONG, "checkpoints": {"every_steps": 100}}
-    run = trainers.lay_out("stopped", **layout)
+    run = trainers.lay_out("stopped", rewards={"letters": SLOW_EVERYWHERE}, **layout)
     process = trainers.start(run)
     wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
     os.kill(process.pid or 0, signal.SIGTERM)
