@@ -12,7 +12,6 @@ import psutil
 import structlog
 from celery import Celery
 from celery.signals import setup_logging, worker_shutting_down
-from kombu import Exchange, Queue
 
 from core.logging import configure_logging
 from core.queue import TRAIN_QUEUE, TRAIN_TASK, train_queue
@@ -32,7 +31,8 @@ def make_celery(settings: Settings, *, include: Sequence[str] = ("worker.tasks",
     app = Celery("podium", broker=settings.broker_url.get_secret_value(), include=list(include))
     app.conf.update(
         task_default_queue=TRAIN_QUEUE,
-        task_queues=[_queue(train_queue(gpus)) for gpus in range(1, settings.gpus + 1)],
+        # What a worker without `-Q` takes from.
+        task_queues={queue: {"exchange": queue} for queue in map(train_queue, range(1, settings.gpus + 1))},
         task_routes={TRAIN_TASK: {"queue": TRAIN_QUEUE}},
         task_acks_late=False,
         task_ignore_result=True,
@@ -54,11 +54,6 @@ def make_celery(settings: Settings, *, include: Sequence[str] = ("worker.tasks",
         },
     )
     return app
-
-
-def _queue(name: str) -> Queue:
-    """As Celery makes one that is named with `-Q`. A worker without that option takes from all that the app knows."""
-    return Queue(name, Exchange(name), routing_key=name)
 
 
 app = make_celery(get_settings())

@@ -221,8 +221,7 @@ class Shipper:
         message = f"The store takes no checkpoint; training goes on, and each is tried again. {self._refusal.message}"
         with self._sessions.begin() as session:
             leases.hold(session, self._lease)
-            data = {"fix": self._refusal.fix}
-            self._add_event(session, self._refusal.code, message, level="warn", data=data)
+            self._add_event(session, self._refusal.code, message, level="warn", data={"fix": self._refusal.fix})
         self._has_told_refusal = True
 
     def _is_best(self, saved: CheckpointSaved) -> bool:
