@@ -222,7 +222,7 @@ def _tell_decision(run: RunDirectory, progress: Progress, decision: Decision) ->
     )
     outcome = {
         StopChoice.FINISH: f"What is under way after step {step} will be finished and saved: {needed}",
-        StopChoice.SAVE_LAST: f"Left after step {step}, which is saved: {needed}",
+        StopChoice.SAVE_LAST: f"Left after step {step}, with all saved that was done: {needed}",
         StopChoice.LEAVE: f"Left after step {step}, with nothing more saved: {needed}",
     }[decision.choice]
     data = {
