@@ -50,4 +50,4 @@ COPY --from=build-worker /srv/podium /srv/podium
 USER 10001:10001
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=4 \
     CMD ["python", "-m", "cli.healthcheck", "PODIUM_BROKER_URL"]
-CMD ["celery", "-A", "worker.main", "worker", "--concurrency", "1", "--prefetch-multiplier", "1", "-Q", "podium.train", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+CMD ["celery", "-A", "worker.main", "worker", "--concurrency", "1", "--prefetch-multiplier", "1", "--without-gossip", "--without-mingle", "--without-heartbeat"]

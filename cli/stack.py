@@ -20,7 +20,7 @@ from cli.processes import Child, Keeper, Program, python_module
 from cli.valkey import Valkey
 from core.db import api_keys, migrate
 from core.ids import TenantId
-from core.queue import GRADING_QUEUE, TRAIN_QUEUE
+from core.queue import GRADING_QUEUE
 from core.settings import CHECKOUT
 
 HOST = "127.0.0.1"
@@ -194,7 +194,7 @@ def _dispatcher(log: Path, env: dict[str, str]) -> Program:
 
 def _worker(log: Path, env: dict[str, str]) -> Program:
     """One training slot. Its grace covers the trainer's own, in which it saves a checkpoint."""
-    pool = ("--pool", "prefork", "--concurrency", "1", "--prefetch-multiplier", "1", "-Q", TRAIN_QUEUE)
+    pool = ("--pool", "prefork", "--concurrency", "1", "--prefetch-multiplier", "1")
     return Program(
         name="worker",
         argv=python_module("celery", "-A", "worker.main", "worker", *pool, *QUIET),

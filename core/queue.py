@@ -12,6 +12,11 @@ GRADING_CONCURRENCY = 4
 """Tasks at once: most of each is spent on waiting for a sandbox, and one that hangs must not hold up the others."""
 
 
+def train_queue(gpus: int) -> str:
+    """The queue of jobs that need so many GPUs. A worker hears of no job that it has too few for."""
+    return TRAIN_QUEUE if gpus == 1 else f"{TRAIN_QUEUE}.{gpus}"
+
+
 def hint_message(queue: str, task: str, argument: str) -> bytes:
     """A hint as Celery's workers read it from the Redis list `queue`, for a process that goes without Celery.
 

@@ -43,12 +43,13 @@ class ResumeAudit:
         }
 
     def sentence(self, spec: JobSpec) -> str:
-        """What was found; and with vLLM, whatever that is, what cannot be promised."""
+        """What was found; and with vLLM or several GPUs, whatever that is, what cannot be promised."""
+        reason = _ON_ONE_DEVICE if self.differences else ""
+        if spec.resources.gpus > 1:
+            reason = _on_several_gpus(spec.resources.gpus)
         if spec.hyperparameters.use_vllm:
-            return f"Resume audit: {self._finding()} {_WITH_VLLM}"
-        gpus = spec.resources.gpus
-        reason = _ON_ONE_DEVICE if gpus == 1 else _on_several_gpus(gpus)
-        return f"Resume audit: {self._finding()}" + (f" {reason}" if self.differences else "")
+            reason = _WITH_VLLM
+        return f"Resume audit: {self._finding()} {reason}".rstrip()
 
     def _finding(self) -> str:
         if not self.compared:

@@ -79,7 +79,8 @@ def commit(
         if added:
             is_best = saved.is_best or (score is not None and score.is_best)
             size_bytes = sum(file["size_bytes"] for file in files)
-            data = {"step": saved.step, "size_bytes": size_bytes, "upload_s": upload_s, "best": is_best}
+            seconds = {"save_s": round(saved.save_s, 3), "upload_s": upload_s}
+            data = {"step": saved.step, "size_bytes": size_bytes, **seconds, "best": is_best}
             message = f"Step {saved.step} is durable."
             events.add(session, lease.job_id, code="checkpoint", message=message, data=data)
         failpoint("checkpoint.row_written")
@@ -128,8 +129,8 @@ def _retire_superseded(sessions: Sessions, store: ObjectStore, lease: Lease) -> 
     """Give up the checkpoints that retention does not keep, then delete their objects.
 
     No attempt reads those any more: this one restored before it saved, a later one sees the rows that say so first,
-    and a branch pins what it begins from. A ledger or store that is away costs space, which the janitor wins back; the
-    new checkpoint is durable all the same.
+    and what a branch needs is not among them. A ledger or store that is away costs space, which the janitor wins back;
+    the new checkpoint is durable all the same.
     """
     try:
         with sessions.begin() as session:

@@ -5,6 +5,7 @@ It reads the rows, marks them as hinted, commits, and only then sends. A message
 because somebody waits. The janitor works beside it, in its own thread.
 """
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from core.db import grading_tasks, jobs, leases
 from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.failpoints import failpoint
 from core.logging import configure_logging
-from core.queue import GRADING_QUEUE, GRADING_TASK, TRAIN_QUEUE, TRAIN_TASK
+from core.queue import GRADING_QUEUE, GRADING_TASK, TRAIN_QUEUE, TRAIN_TASK, train_queue
 from core.settings import Settings, get_settings
 from worker import janitor
 from worker.main import SOCKET_TIMEOUT_S, app
@@ -44,6 +45,11 @@ class Hints(Protocol):
         """Tell some worker of the job or task. Raises one of `BROKER_AWAY`."""
 
 
+class TrainHints(Protocol):
+    def for_gpus(self, gpus: int) -> Hints:
+        """Of jobs that need so many: those that wait for a large worker take no room of others."""
+
+
 class HintQueue:
     """The hints of one queue in one Celery app's broker."""
 
@@ -60,19 +66,27 @@ class HintQueue:
     def send(self, row_id: str) -> None:
         self._celery.send_task(self._task, args=[row_id], queue=self._queue, retry=False)
 
+    def for_gpus(self, gpus: int) -> "HintQueue":
+        """The same broker's queue of jobs that need so many GPUs; closed with this one."""
+        other = copy.copy(self)
+        other._queue = train_queue(gpus)
+        return other
+
     def close(self) -> None:
         self._client.close()
         self._celery.close()
 
 
-def dispatch(sessions: Sessions, hints: Hints, settings: Settings) -> int:
+def dispatch(sessions: Sessions, hints: TrainHints, settings: Settings) -> int:
     """Send a hint for the jobs that are due, as far as there is room; how many were sent.
 
     What is only wished of a job whose worker was lost is settled here.
     """
     with sessions.begin() as session:
         leases.settle_lost(session, max_failures=settings.max_failures)
-    return _hint(sessions, hints, partial(jobs.due, hint_repeat_s=settings.hint_repeat_s))
+        sizes = jobs.gpus_of_due(session, hint_repeat_s=settings.hint_repeat_s)
+    take_due = partial(jobs.due, hint_repeat_s=settings.hint_repeat_s)
+    return sum(_hint(sessions, hints.for_gpus(gpus), partial(take_due, gpus=gpus)) for gpus in sizes)
 
 
 def dispatch_grading(sessions: Sessions, hints: Hints) -> int:

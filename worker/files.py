@@ -2,13 +2,14 @@
 
 import ctypes
 import os
+import threading
 from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write beside the target, sync, rename: a reader sees the old file or the new one, never a part."""
+    """Write beside the target, sync, rename: a reader sees the old file or the new one, never a part or a mixture."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -4,7 +4,9 @@ import hashlib
 import json
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -60,8 +62,7 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
     _write_evaluations(sessions, lease, run, step)
     if lease.spec.start_from is not None and (step is None or lease.spec.adapter.method is AdapterMethod.FULL):
         _fetch_start(store, lease.spec.start_from, run.start)
-    if lease.attempt > 1:
-        _note_resume(sessions, lease, step)
+    costs = _checkpoint_costs(sessions, lease)
     run.create(
         RunPlan(
             job_id=lease.job_id,
@@ -72,9 +73,13 @@ def prepare(sessions: Sessions, store: ObjectStore, lease: Lease, settings: Sett
             resume_step=step,
             stop_grace_s=settings.stop_grace_s,
             mean_time_between_preemptions_s=settings.mean_time_between_preemptions_s,
+            save_cost_s=costs.get("save_s", 0.0),
         )
     )
-    _write_upload(sessions, lease, run)
+    if "upload_s" in costs:
+        run.write_upload_s(costs["upload_s"])
+    if lease.attempt > 1:
+        _note_resume(sessions, lease, step)  # after all that may fail, and be tried again
 
 
 def _remove_up_to(own: Path) -> None:
@@ -153,12 +158,11 @@ def _note_resume(sessions: Sessions, lease: Lease, step: int | None) -> None:
         events.add(session, lease.job_id, code=code, message=message, data=data)
 
 
-def _write_upload(sessions: Sessions, lease: Lease, run: RunDirectory) -> None:
+def _checkpoint_costs(sessions: Sessions, lease: Lease) -> Mapping[str, Any]:
     """What the newest checkpoint took, until this attempt knows better."""
     with sessions() as session:
         event = events.newest(session, lease.job_id, code="checkpoint")
-    if event is not None and (seconds := event.data.get("upload_s")) is not None:
-        run.write_upload_s(seconds)
+    return {} if event is None else event.data
 
 
 def _probe_size(sessions: Sessions, lease: Lease) -> ProbeSize | None:

@@ -66,12 +66,24 @@ def collect(sessions: Sessions, store: ObjectStore, settings: Settings) -> Colle
             keys_forgotten = idempotency.forget(session, older_than_s=IDEMPOTENCY_KEPT_S)
             reward_probes.forget_failed(session, older_than_s=GRADING_TASKS_KEPT_S)
             tasks_forgotten = grading_tasks.forget(session, older_than_s=GRADING_TASKS_KEPT_S)
-        with sessions.begin() as session:
-            given_up = checkpoints.collect_of_ended_parents(session)
+        given_up = _give_up_for_branches(sessions)
         removed = _Round(sessions, store, settings.gc_min_age_s).run()
         collected = replace(removed, given_up=given_up, idempotency_keys=keys_forgotten, grading_tasks=tasks_forgotten)
     log.info("collected", **asdict(collected))
     return collected
+
+
+def _give_up_for_branches(sessions: Sessions) -> int:
+    """What jobs that are over kept for their branches alone; how many. Each for itself: rows are locked meanwhile, and
+    where one cannot be had the others need not wait.
+    """
+    with sessions() as session:
+        parents = checkpoints.ended_parents(session)
+    given_up = 0
+    for job_id, keep in parents:
+        with sessions.begin() as session:
+            given_up += len(checkpoints.collect_superseded(session, job_id, keep=keep))
+    return given_up
 
 
 class _Round:

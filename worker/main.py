@@ -14,7 +14,7 @@ from celery import Celery
 from celery.signals import setup_logging, worker_shutting_down
 
 from core.logging import configure_logging
-from core.queue import TRAIN_QUEUE, TRAIN_TASK
+from core.queue import TRAIN_QUEUE, TRAIN_TASK, train_queue
 from core.settings import Settings, get_settings
 
 log = structlog.get_logger()
@@ -31,6 +31,8 @@ def make_celery(settings: Settings, *, include: Sequence[str] = ("worker.tasks",
     app = Celery("podium", broker=settings.broker_url.get_secret_value(), include=list(include))
     app.conf.update(
         task_default_queue=TRAIN_QUEUE,
+        # What a worker without `-Q` takes from.
+        task_queues={queue: {"exchange": queue} for queue in map(train_queue, range(1, settings.gpus + 1))},
         task_routes={TRAIN_TASK: {"queue": TRAIN_QUEUE}},
         task_acks_late=False,
         task_ignore_result=True,

@@ -119,6 +119,8 @@ class CheckpointSaved(Entry):
     metrics: dict[str, float | None]
     is_best: bool
     """Whether it belongs to the best held-out evaluation so far."""
+    save_s: float = 0.0
+    """What the trainer waited for it."""
 
 
 class CheckpointScored(Entry):
@@ -163,6 +165,8 @@ class RunPlan(BaseModel):
     stop_grace_s: float = 25.0
     """What SIGTERM grants before the trainer is killed."""
     mean_time_between_preemptions_s: float = 4 * 3600.0
+    save_cost_s: float = 0.0
+    """What an earlier attempt's newest save took; 0 if there was none."""
 
 
 class Pulse(BaseModel):

@@ -18,7 +18,7 @@ from core.db import events, leases, progress
 from core.db.leases import Lease
 from core.db.session import LEDGER_AWAY, Sessions
 from core.failpoints import failpoint
-from core.storage.store import ObjectStore, StoreError
+from core.storage.store import ObjectStore, StoreError, StoreMisconfigured
 from worker import checkpoints
 from worker.audit import ResumeAudit
 from worker.learning_watch import LearningWatch
@@ -68,6 +68,9 @@ class Shipper:
         self._uploads_s: deque[float] = deque(maxlen=REMEMBERED_UPLOADS)
         self.store_is_away = False
         """Whether the newest upload failed of the store."""
+        self._refusal: StoreMisconfigured | None = None
+        """Why the store takes nothing before somebody mends it."""
+        self._has_told_refusal = False
 
     def ship(self) -> None:
         """Write what is new. A ledger or store that is away is noted, and tried again by the next call.
@@ -80,6 +83,7 @@ class Shipper:
             if self._has_new_steps:
                 self._learning.look()
                 self._has_new_steps = False
+            self._tell_refusal()
         except LEDGER_AWAY as error:
             log.warning("ledger_unreachable", error=str(error).splitlines()[0])
         self._start_upload()
@@ -197,23 +201,36 @@ class Shipper:
         events.add(session, self._lease.job_id, code=code, message=message, level=level, data=data)
 
     def _start_upload(self) -> None:
-        """One upload at a time. Where the store is slower than the trainer, only the newest and the best matter:
-        so however long it is away, no more than three checkpoints are on the disk.
-        """
-        if self._upload is not None:
-            if not self._upload.done():
-                return
+        """One upload at a time."""
+        if self._upload is not None and self._upload.done():
             self._finish_upload(self._upload)
-        best = max((entry.step for entry in self._waiting if self._is_best(entry)), default=None)
-        for skipped in [entry for entry in self._waiting[:-1] if entry.step != best]:
-            self._waiting.remove(skipped)
-            shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
-        if self._waiting:
+        self._skip_superseded()
+        if self._upload is None and self._waiting:
             entry = self._waiting[0]
             folder = self._run.checkpoint(entry.step)
             scored = partial(self._scores.get, entry.step)
             commit = partial(checkpoints.commit, self._sessions, self._store, self._lease, folder, entry, scored)
             self._upload = self._uploads.submit(contextvars.copy_context().run, commit)
+
+    def _skip_superseded(self) -> None:
+        """Where the store is slower than the trainer, only the newest and the best matter beside the one under way:
+        so however long it is away or takes, no more than three checkpoints are on the disk.
+        """
+        best = max((entry.step for entry in self._waiting if self._is_best(entry)), default=None)
+        first = 0 if self._upload is None else 1
+        for skipped in [entry for entry in self._waiting[first:-1] if entry.step != best]:
+            self._waiting.remove(skipped)
+            shutil.rmtree(self._run.checkpoint(skipped.step), ignore_errors=True)
+
+    def _tell_refusal(self) -> None:
+        """Once, until the store takes something again: to try again is right, and to be silent is not."""
+        if self._refusal is None or self._has_told_refusal:
+            return
+        message = f"The store takes no checkpoint; training goes on, and each is tried again. {self._refusal.message}"
+        with self._sessions.begin() as session:
+            leases.hold(session, self._lease)
+            self._add_event(session, self._refusal.code, message, level="warn", data={"fix": self._refusal.fix})
+        self._has_told_refusal = True
 
     def _is_best(self, saved: CheckpointSaved) -> bool:
         score = self._scores.get(saved.step)
@@ -228,7 +245,9 @@ class Shipper:
             shutil.rmtree(self._run.checkpoint(done.step), ignore_errors=True)
             self._uploads_s.append(upload.result())
             self._run.write_upload_s(max(self._uploads_s))
+            self._refusal, self._has_told_refusal = None, False
         elif isinstance(error, checkpoints.RETRYABLE):
+            self._refusal = error if isinstance(error, StoreMisconfigured) else self._refusal
             log.warning("checkpoint_not_uploaded", error=str(error))
         else:
             raise error

@@ -85,6 +85,7 @@ _NOTICES = {
     "held_out_overlap": "Take the rows out of the training file: the verdict is only fair on tasks never trained on.",
     "resume_audit": "Where vLLM or several GPUs generate this is expected; on one device it should not be: report it.",
     "store_unreachable": "Ask the operator to look at the object store; training goes on meanwhile.",
+    "store_misconfigured": "Ask the operator to let the worker write to the store again: what waits is uploaded then.",
     "ledger_unreachable": "Ask the operator to look at PostgreSQL; training goes on while the lease stands.",
 }
 

@@ -24,6 +24,9 @@ from core.status import JobStatus
 _WHOLE = (Checkpoint.corrupt_at.is_(None), Checkpoint.collected_at.is_(None))
 """Neither damaged nor given up: what can be resumed from, downloaded and branched from."""
 
+SAFE_COUNT = 2
+"""So many whole checkpoints of its own a branch needs before it can do without the one that it began with."""
+
 
 def add(
     session: Session,
@@ -172,20 +175,28 @@ def collect_superseded(session: Session, job_id: JobId, *, keep: int) -> Sequenc
     return session.scalars(given_up).all()
 
 
-def collect_of_ended_parents(session: Session) -> int:
-    """Give up what jobs that are over kept for their branches alone; how many. A job that goes on sees to its own."""
+def ended_parents(session: Session) -> list[tuple[JobId, int]]:
+    """Jobs that are over and have kept something for their branches, the oldest first, and what each keeps beside that
+    (`collect_superseded`). A job that goes on sees to its own.
+    """
     branch, keep = aliased(Job), Job.spec["checkpoints"]["keep"].as_integer()
     began = select(Checkpoint.id).join(branch, branch.branched_from == Checkpoint.id)
     parents = select(Job.id, keep).where(
         Job.status.in_([status for status in JobStatus if status.is_terminal]),
         began.where(Checkpoint.job_id == Job.id, *_WHOLE).exists(),
     )
-    return sum(len(collect_superseded(session, job_id, keep=kept)) for job_id, kept in session.execute(parents).all())
+    return [(job_id, kept) for job_id, kept in session.execute(parents.order_by(Job.created_at))]
 
 
 def _is_needed_by_a_branch() -> ColumnElement[bool]:
-    """A job that has not ended begins from it, and has no checkpoint of its own yet. One that trains the whole model
-    reads it at every start.
+    """A job that has not ended begins from it, and may have to again: one checkpoint of its own may turn out damaged.
+    One that trains the whole model reads it at every start.
     """
-    reads_it = or_(Job.durable_step.is_(None), Job.spec["adapter"]["method"].as_string() == AdapterMethod.FULL)
+    own = aliased(Checkpoint)
+    steps = select(func.count(own.step.distinct())).where(
+        own.job_id == Job.id, own.corrupt_at.is_(None), own.collected_at.is_(None)
+    )
+    reads_it = or_(
+        steps.scalar_subquery() < SAFE_COUNT, Job.spec["adapter"]["method"].as_string() == AdapterMethod.FULL
+    )
     return select(Job.id).where(Job.branched_from == Checkpoint.id, Job.status.in_(ACTIVE), reads_it).exists()

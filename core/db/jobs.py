@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, true, tuple_, update
 from sqlalchemy.orm import Session
 
 from core.db import events
@@ -267,17 +267,15 @@ def forget_hint(session: Session, job_id: JobId) -> None:
     session.execute(update(Job).where(Job.id == job_id).values(hinted_at=None))
 
 
-def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence[JobId]:
+def due(session: Session, *, hint_repeat_s: float, limit: int = 100, gpus: int | None = None) -> Sequence[JobId]:
     """Take the jobs, of whatever kind, that a worker should be told of, the oldest first, and note that it was told.
 
-    Due is what is queued, or running on an expired lease, and was not hinted within `hint_repeat_s`.
-    `SKIP LOCKED` lets any number of dispatchers share the work.
+    Due is what is queued, or running on an expired lease, and was not hinted within `hint_repeat_s`. With `gpus` only
+    what needs exactly so many. `SKIP LOCKED` lets any number of dispatchers share the work.
     """
-    lately = now() - timedelta(seconds=hint_repeat_s)
-    waiting = or_(Job.status == JobStatus.QUEUED, and_(Job.status == JobStatus.RUNNING, Job.lease_expires_at < now()))
     rows = (
         select(Job.id)
-        .where(waiting, or_(Job.hinted_at.is_(None), Job.hinted_at < lately))
+        .where(*_is_due(hint_repeat_s), true() if gpus is None else _gpus_needed() == gpus)
         .order_by(Job.created_at, Job.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -286,3 +284,23 @@ def due(session: Session, *, hint_repeat_s: float, limit: int = 100) -> Sequence
     if taken:
         session.execute(update(Job).where(Job.id.in_(taken)).values(hinted_at=now()))
     return taken
+
+
+def gpus_of_due(session: Session, *, hint_repeat_s: float) -> Sequence[int]:
+    """The numbers of GPUs that jobs which are due need, the smallest first."""
+    needed = _gpus_needed()
+    return session.scalars(select(needed).where(*_is_due(hint_repeat_s)).group_by(needed).order_by(needed)).all()
+
+
+def _is_due(hint_repeat_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    lately = now() - timedelta(seconds=hint_repeat_s)
+    waiting = or_(Job.status == JobStatus.QUEUED, and_(Job.status == JobStatus.RUNNING, Job.lease_expires_at < now()))
+    return waiting, or_(Job.hinted_at.is_(None), Job.hinted_at < lately)
+
+
+def _gpus_needed() -> ColumnElement[int]:
+    """One for a signal probe, whatever its job will need; and for a spec of another version: a claim says what is wrong
+    with it.
+    """
+    wanted = func.coalesce(Job.spec["resources"]["gpus"].as_integer(), 1)
+    return case((Job.kind == JobKind.GRPO, wanted), else_=1)

@@ -26,10 +26,9 @@ def test_no_job_is_lost_or_run_twice_and_no_checkpoint_loads_badly_under_fifty_f
     assert code == 0
     assert report["jobs"] == 60
     assert report["statuses"].keys() <= {"succeeded", "cancelled"}
-    assert report["faults"] >= 50
-    assert len(report["faults_by_kind"].keys() & set(FaultKind)) >= 20, (
-        "of 24 kinds; one that finds no victim is left out"
-    )
+    struck = {kind: count for kind, count in report["faults_by_kind"].items() if kind in set(FaultKind)}
+    assert sum(struck.values()) >= 50, "failpoints come on top"
+    assert len(struck) >= 20, "of 24 kinds; one that finds no victim is left out"
     assert report["restores"] > 0
 
 

@@ -78,14 +78,33 @@ def test_what_an_ended_job_kept_for_a_branch_goes_with_its_need(sessions):
 
     def collect() -> int:
         with sessions.begin() as session:
-            return checkpoints.collect_of_ended_parents(session)
+            parents = checkpoints.ended_parents(session)
+            return sum(len(checkpoints.collect_superseded(session, job_id, keep=keep)) for job_id, keep in parents)
 
     assert (collect(), kept(sessions, parent)) == (1, [3, 1])
     branch = claimed(sessions, branch_id)
     assert collect() == 0
     save(sessions, branch, 5)
+    assert (collect(), kept(sessions, parent)) == (0, [3, 1]), "that one may turn out damaged"
+    save(sessions, branch, 10)
     assert (collect(), kept(sessions, parent)) == (1, [3])
-    assert kept(sessions, branch) == [5]
+    assert kept(sessions, branch) == [10, 5]
+
+
+def test_a_branch_with_a_damaged_checkpoint_can_still_begin_again(sessions):
+    parent = claimed(sessions)
+    save(sessions, parent, 1, 2)
+    with sessions.begin() as session:
+        branch_id = begin_from(session, parent, 1)
+    branch = claimed(sessions, branch_id)
+    save(sessions, branch, 5, 10)
+    with sessions.begin() as session:
+        leases.hold(session, branch)
+        damaged = checkpoints.at_step(session, branch_id, 10)
+        assert damaged is not None
+        checkpoints.mark_corrupt(session, branch, damaged.id)
+    retain(sessions, parent, keep=1)
+    assert kept(sessions, parent) == [2, 1]
 
 
 def test_a_parent_that_is_not_over_sees_to_its_own_checkpoints(sessions):
@@ -95,5 +114,5 @@ def test_a_parent_that_is_not_over_sees_to_its_own_checkpoints(sessions):
         branch = begin_from(session, parent, 1)
     end(sessions, claimed(sessions, branch))
     with sessions.begin() as session:
-        assert checkpoints.collect_of_ended_parents(session) == 0
+        assert checkpoints.ended_parents(session) == []
     assert kept(sessions, parent) == [4, 3, 2, 1]

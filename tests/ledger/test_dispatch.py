@@ -13,10 +13,12 @@ from pydantic import SecretStr
 
 from cli.valkey import Valkey, free_port
 from core.db import jobs
-from core.queue import TRAIN_QUEUE
+from core.db.models import Job
+from core.queue import TRAIN_QUEUE, train_queue
 from core.settings import Settings
-from core.status import JobStatus
-from tests.factories import claimed, expire, put_into, queued_job, read_job
+from core.spec import ResourcesSpec
+from core.status import JobKind, JobStatus
+from tests.factories import claimed, expire, make_spec, put_into, queued_job, read_job
 from tests.threads import race
 from worker.dispatcher import MAX_WAITING, HintQueue, dispatch
 from worker.main import make_celery
@@ -32,6 +34,9 @@ class DyingBroker:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+
+    def for_gpus(self, gpus: int) -> "DyingBroker":
+        return self
 
     def room(self) -> int:
         return 10
@@ -167,6 +172,33 @@ def test_no_more_hints_wait_than_are_of_use(sessions, settings, hints, broker):
     broker.lpop(TRAIN_QUEUE)
     assert dispatch(sessions, hints, settings) == 1
     assert broker.llen(TRAIN_QUEUE) == MAX_WAITING
+
+
+def needing(sessions, gpus: int):
+    return queued_job(sessions, spec=make_spec(resources=ResourcesSpec(gpus=gpus)))
+
+
+def test_jobs_that_wait_for_a_large_worker_take_no_room_of_small_ones(sessions, settings, hints, broker):
+    for _ in range(MAX_WAITING + 3):
+        needing(sessions, 4)
+    small = needing(sessions, 1)
+    assert dispatch(sessions, hints, settings) == MAX_WAITING + 1
+    assert (broker.llen(train_queue(4)), broker.llen(TRAIN_QUEUE)) == (MAX_WAITING, 1)
+    assert read_job(sessions, small).hinted_at is not None
+
+
+def test_a_probe_needs_one_gpu_whatever_its_job_will(sessions, settings, hints, broker):
+    job_id = needing(sessions, 4)
+    with sessions.begin() as session:
+        session.get_one(Job, job_id).kind = JobKind.SIGNAL_PROBE
+    assert dispatch(sessions, hints, settings) == 1
+    assert broker.llen(TRAIN_QUEUE) == 1
+
+
+@pytest.mark.parametrize(("gpus", "heard"), [(1, [TRAIN_QUEUE]), (2, [TRAIN_QUEUE, "podium.train.2"])])
+def test_a_worker_hears_of_jobs_that_it_has_the_gpus_for(settings, gpus, heard):
+    app = make_celery(settings.model_copy(update={"gpus": gpus}))
+    assert sorted(app.amqp.queues.consume_from) == heard
 
 
 def test_while_the_broker_is_away_no_job_is_marked_as_told(sessions, settings, hints):

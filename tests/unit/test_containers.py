@@ -22,14 +22,14 @@ from uvicorn.importer import import_from_string
 
 from bench._chaos import seaweedfs
 from cli.main import app as podium_command
-from core.queue import GRADING_CONCURRENCY, GRADING_QUEUE, TRAIN_QUEUE
+from core.queue import GRADING_CONCURRENCY, GRADING_QUEUE
 from core.settings import CHECKOUT, Settings
 from core.storage.connect import open_store
 from core.storage.s3 import S3Store
 
 OUR_IMAGES = {"podium-api:local": "api", "podium-worker:local": "worker"}
-SLOTS = {"worker.main": (TRAIN_QUEUE, 1), "worker.grading_tasks.main": (GRADING_QUEUE, GRADING_CONCURRENCY)}
-"""Of the Celery apps: the queue, and how many tasks at once."""
+SLOTS = {"worker.main": (None, 1), "worker.grading_tasks.main": ([GRADING_QUEUE], GRADING_CONCURRENCY)}
+"""Of the Celery apps: the queues that the command names, and how many tasks at once."""
 REFERENCE = re.compile(r"\$\{(\w+)(:\?|:-|)([^}]*)\}")
 SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY")
 OPTIONAL_SECRETS = {"HF_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD"}
@@ -99,8 +99,8 @@ def assert_runs(argv: list[str]) -> None:
         case ["celery", "-A", module, "worker", *flags]:
             context = CLIContext(app=import_from_string(f"{module}:app"), no_color=True, workdir=None)
             worker = celery_command.commands["worker"].make_context("worker", list(flags), obj=context)
-            queue, concurrency = SLOTS[module]
-            assert (worker.args, worker.params["queues"]) == ([], [queue])
+            queues, concurrency = SLOTS[module]
+            assert (worker.args, worker.params["queues"]) == ([], queues)
             assert (worker.params["concurrency"], worker.params["prefetch_multiplier"]) == (concurrency, 1)
         case ["python", "-m", module, *_]:
             assert find_spec(module) is not None, module

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,20 @@ def test_a_write_that_fails_leaves_the_old_file_as_it_was(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_atomically(target, "new \ud800")
     assert target.read_text() == "old"
+
+
+def test_two_threads_that_write_the_same_file_have_a_draft_each(tmp_path):
+    """A write that fails leaves its draft, so that their names show."""
+
+    def fail() -> None:
+        with pytest.raises(UnicodeEncodeError):
+            write_atomically(tmp_path / "file.json", "new \ud800")
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    fail()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_clearing_keeps_what_somebody_may_ask_for(laid_out):

@@ -22,11 +22,13 @@ from core.db.leases import Lease
 from core.db.models import Checkpoint, File, IdempotencyKey, now
 from core.grading_tasks import GradingTaskKind
 from core.ids import FileId, JobId, new_file_id, new_job_id
+from core.spec import CheckpointSpec
 from core.status import JobStatus, StatusReason
 from core.storage.folder import FolderStore
 from core.storage.s3 import s3_client
 from core.storage.store import ObjectInfo, StoreError
 from tests.factories import TENANT, claimed, expire, read_job
+from tests.ledger import test_branches as branches
 from tests.polling import wait_until
 from tests.servers.seaweedfs import S3Server
 from tests.worker.workshop import HAPPY, Workshop
@@ -35,6 +37,7 @@ from worker.janitor import Collected
 from worker.run_directory import CheckpointSaved
 
 DAY_S = 86_400.0
+KEEP_ONE = CheckpointSpec(every_steps=1, keep=1)
 
 
 def collect(workshop: Workshop) -> Collected:
@@ -407,3 +410,23 @@ def test_the_dispatcher_collects_again_and_again(workshop: Workshop, valkey_url:
         leave(workshop, lease, JobStatus.FAILED)
         age(workshop, keys.JOBS)
         wait_until(lambda torn=torn: not stored(workshop, torn), what=f"{torn} is gone")
+
+
+def test_what_is_kept_for_branches_of_one_job_does_not_hold_up_what_is_for_those_of_another(workshop: Workshop):
+    """As while a branch is being made: retention waits for its lock."""
+    parents = [claimed(workshop.sessions, workshop.queue(checkpoints=KEEP_ONE)) for _ in range(2)]
+    for parent in parents:
+        branches.save(workshop.sessions, parent, 1, 2)
+        with workshop.sessions.begin() as session:
+            branch_id = branches.begin_from(session, parent, 1)
+        branches.end(workshop.sessions, parent)
+        branches.end(workshop.sessions, claimed(workshop.sessions, branch_id))
+    older, younger = parents
+    with workshop.sessions.begin() as session:
+        branches.begin_from(session, younger, 1)
+        janitor_thread = threading.Thread(target=collect, args=(workshop,))
+        janitor_thread.start()
+        wait_until(lambda: branches.is_waiting_for_a_lock(workshop.sessions), what="the janitor waits for the branch")
+        assert branches.kept(workshop.sessions, older) == [2]
+    janitor_thread.join(30)
+    assert branches.kept(workshop.sessions, younger) == [2, 1]

@@ -1,6 +1,7 @@
 """From the journal into the ledger: in order, once, and no later than the lease."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from core.db import checkpoints as committed
 from core.db import learning, progress
 from core.db.leases import LeaseLost
 from core.spec import RecordSpec
+from core.storage.folder import FolderStore
+from core.storage.store import OCTETS, StoreMisconfigured
 from tests.factories import claimed, event_codes, expire, read_job
 from tests.polling import wait_until
 from tests.worker.slow_store import SlowStore
@@ -148,6 +151,47 @@ def test_of_waiting_checkpoints_only_the_newest_and_the_best_are_uploaded(worksh
     assert len(data) == 2
     assert read_job(workshop.sessions, lease.job_id).durable_step == 8
     assert not any(run.checkpoint(step).exists() for step in (2, 4, 6, 8))
+
+
+def test_however_long_an_upload_takes_three_checkpoints_are_on_the_disk(workshop, lease, run, slow_store, slow_shipper):
+    for step in (2, 4, 6, 8, 10):
+        save_checkpoint(run, step, is_best=step == 4)
+        slow_shipper.ship()
+    assert [step for step in (2, 4, 6, 8, 10) if run.checkpoint(step).exists()] == [2, 4, 10]
+    slow_store.go_on.set()
+    ship_all(slow_shipper)
+    assert event_codes(workshop.sessions, lease.job_id).count("checkpoint") == 3
+
+
+class ForbiddenStore(FolderStore):
+    """Until it is mended."""
+
+    is_forbidden = True
+    refused = 0
+
+    def put_file(self, key: str, path: Path, *, sha256: str, content_type: str = OCTETS) -> None:
+        if self.is_forbidden:
+            self.refused += 1
+            raise StoreMisconfigured("The store says 403.", fix="Give the worker's key the right to write.")
+        super().put_file(key, path, sha256=sha256, content_type=content_type)
+
+
+def test_a_store_that_refuses_is_told_once_with_what_to_do_and_tried_until_it_is_mended(workshop, lease, run):
+    store = ForbiddenStore(workshop.folder / "forbidden")
+    shipper = Shipper(workshop.sessions, store, lease, run)
+    save_checkpoint(run, 2)
+
+    def was_refused_thrice() -> bool:
+        shipper.ship()
+        return store.refused >= 3
+
+    wait_until(was_refused_thrice, what="the store refuses")
+    assert event_codes(workshop.sessions, lease.job_id).count("store_misconfigured") == 1
+    assert workshop.event(lease.job_id, "store_misconfigured") == {"fix": "Give the worker's key the right to write."}
+    store.is_forbidden = False
+    ship_all(shipper)
+    shipper.close()
+    assert read_job(workshop.sessions, lease.job_id).durable_step == 2
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """After every optimizer step: its numbers into the journal; then what is due: an evaluation, a checkpoint, the end."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,6 +47,7 @@ class StepEnd(TrainerCallback):
         phases: PhaseTimer,
         stop: StopRequest,
         save_clock: SaveClock,
+        pace: Pace,
     ) -> None:
         self._trainer = trainer
         self._run = run
@@ -62,7 +64,7 @@ class StepEnd(TrainerCallback):
         """After the last step; None while the weights are being changed, and before any step was taken."""
         self._metrics: dict[str, float | None] = {}
         """Of that step, as its checkpoint shows them."""
-        self._pace = Pace()
+        self._pace = pace
         stop.is_saved = self._is_saved
         stop.time_to_safe = self._time_to_safe
         stop.save_last_step = self.save_last_good
@@ -80,13 +82,22 @@ class StepEnd(TrainerCallback):
         """As during an evaluation of what was saved before it: to leave costs the evaluation alone."""
         return not self._pace.in_step and self._saved_step == self._progress.step
 
-    def _time_to_safe(self) -> Need | None:
+    def _time_to_safe(self) -> Need:
         """The upload of an earlier checkpoint may be under way: it comes first."""
-        need, upload_s = self._pace.time_to_safe(), self._run.read_upload_s()
-        if need is None or upload_s is None:
+        need, upload_s = self._time_to_saved(), self._run.read_upload_s()
+        if upload_s is None:
             return need
         uploads = 2 if any(self._run.checkpoints.glob("step-*")) else 1
         return replace(need, upload_s=uploads * upload_s)
+
+    def _time_to_saved(self) -> Need:
+        """A step whose weights are being changed is as good as done, and one that is done need not wait for what
+        follows it: an evaluation may take minutes.
+        """
+        need = self._pace.time_to_safe()
+        if self._moment is None:
+            return replace(need, step_s=0.0) if self._progress.step > self._saved_step else need
+        return need if self._pace.in_step or self._pace.is_saving else replace(need, step_s=math.inf)
 
     @property
     def _progress(self) -> Progress:
@@ -110,10 +121,10 @@ class StepEnd(TrainerCallback):
                 self._trainer.team.share(GoOn(training_ends=True))
                 raise TrainingOver
         self._tell_obstacles()
-        self._trainer.team.share(GoOn())
         self._phases.lap()
         self._save_clock.begin()
         self._pace.begin_step()
+        self._trainer.team.share(GoOn())
 
     def _tell_obstacles(self) -> None:
         """What of the fast path is off, once an attempt: another may run in another environment."""
@@ -161,12 +172,13 @@ class StepEnd(TrainerCallback):
         if starved is not None:
             raise starved
         is_best = self._evaluation_is_due(step) and not self._stop.wanted and self._evaluate_step(step, metrics)
-        if self._saved_step != step and (is_best or self._checkpoint_is_due(step)):
+        ends = self._stop.wanted or self._progress.ended_early is not None
+        if self._saved_step != step and (ends or is_best or self._checkpoint_is_due(step)):
             self._save(step, self._progress, metrics, is_best=is_best)
-        control.should_training_stop |= self._stop.wanted or self._progress.ended_early is not None
-        self._trainer.team.share(GoOn(training_ends=control.should_training_stop))
-        if step < self._spec.max_steps:
+        control.should_training_stop |= ends
+        if not control.should_training_stop:
             self._pace.begin_step()
+        self._trainer.team.share(GoOn(training_ends=control.should_training_stop))
 
     def _hear_the_others(self) -> None:
         _, *self._others = self._trainer.team.gather()
@@ -257,11 +269,12 @@ class StepEnd(TrainerCallback):
         return metrics, self._scoreboard.is_best(_name(step))
 
     def _save(self, step: int, progress: Progress, metrics: Mapping[str, float | None], *, is_best: bool) -> None:
-        with self._phases.phase(Phase.CHECKPOINT), self._pace.saving():
+        with self._phases.phase(Phase.CHECKPOINT), self._pace.saving() as seconds:
             save_checkpoint(self._trainer, self._run, progress, self._others)
+            entry = CheckpointSaved(at=time.time(), step=step, metrics=dict(metrics), is_best=is_best, save_s=seconds())
+            self._run.append(entry)
+            self._saved_step = step
         self._save_clock.note_save(self._pace.save_cost_s)
-        self._run.append(CheckpointSaved(at=time.time(), step=step, metrics=dict(metrics), is_best=is_best))
-        self._saved_step = step
 
 
 def _name(step: int) -> str:

@@ -1,5 +1,6 @@
 """One run from its plan to its result."""
 
+import math
 import os
 import time
 import traceback
@@ -36,13 +37,14 @@ from worker.training.failures import GradingUnreliable, SignalStarved, StaleSamp
 from worker.training.grader_log import GraderLog
 from worker.training.interval import SaveClock
 from worker.training.model import check_method, load_policy, load_start, load_tokenizer
+from worker.training.pace import Pace
 from worker.training.phases import Phase, PhaseTimer
 from worker.training.progress import Progress
 from worker.training.rewards import GradingWatch, Rewards, open_rewards
 from worker.training.sampling.sampler import step_sampler
 from worker.training.scoreboard import Scoreboard
 from worker.training.signal_probe import probe_signal
-from worker.training.stop import Decision, Stopped, StopRequest, TrainingOver, Verdict
+from worker.training.stop import Decision, StopChoice, Stopped, StopRequest, TrainingOver
 from worker.training.team.followers import Followers
 from worker.training.team.team import ALONE, GoOn, Team, lead
 from worker.training.trainer import PodiumTrainer
@@ -68,6 +70,7 @@ def run_job(run: RunDirectory, plan: RunPlan, phases: PhaseTimer, stop: StopRequ
             progress = load_progress(run.resume)
         phases.tell(partial(_show_pulse, run, progress))
         stop.arm(partial(_leave, run, progress), partial(_tell_decision, run, progress), grace_s=plan.stop_grace_s)
+        stop.check()
         if plan.probe is not None:
             report = _probe(run, plan, plan.probe, phases, stop)
             return Outcome(kind="finished", step=0, report=report)
@@ -90,6 +93,7 @@ def _run(
     with _rewards_that_tell(run, spec, progress) as rewards:
         with phases.phase(Phase.LOAD):
             bench = load_bench(run, plan, rewards, device, progress, phases, stop, team)
+        stop.check()
         if bench.scoreboard.reuse("baseline") is None:
             _start_stage(run, Stage.BASELINE)
             bench.scoreboard.take("baseline", 0)
@@ -178,7 +182,7 @@ def load_bench(
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)
-    step_end = StepEnd(trainer, run, spec, scoreboard, phases, stop, save_clock)
+    step_end = StepEnd(trainer, run, spec, scoreboard, phases, stop, save_clock, Pace(plan.save_cost_s))
     trainer.add_callback(step_end)
     return Workbench(trainer, scoreboard, step_end, data, device)
 
@@ -211,25 +215,27 @@ def _show_pulse(run: RunDirectory, progress: Progress, phase: Phase, since: floa
 def _tell_decision(run: RunDirectory, progress: Progress, decision: Decision) -> None:
     """Called from a signal handler."""
     need, step = decision.need, progress.step
+    is_known = math.isfinite(need.step_s)
+    rest = f"takes {need.step_s:.1f} s" if is_known else "may take any time"
     needed = (
-        f"the rest of step {step + 1} takes {need.step_s:.1f} s, its checkpoint {need.save_s:.1f} s and the upload"
-        f" {need.upload_s:.1f} s, as measured; {decision.grace_s:.0f} s are granted."
+        f"the rest of what is under way {rest}, a checkpoint {need.save_s:.1f} s and its upload {need.upload_s:.1f} s,"
+        f" as measured; {decision.grace_s:.0f} s are granted."
     )
     outcome = {
-        Verdict.FINISH: f"The step is finished and saved: {needed}",
-        Verdict.SAVE_LAST: f"Left in the middle of step {step + 1}, with step {step} saved: {needed}",
-        Verdict.LEAVE: f"Left in the middle of step {step + 1}, with nothing more saved: {needed}",
-    }[decision.verdict]
+        StopChoice.FINISH: f"What is under way after step {step} will be finished and saved: {needed}",
+        StopChoice.SAVE_LAST: f"Left after step {step}, with all saved that was done: {needed}",
+        StopChoice.LEAVE: f"Left after step {step}, with nothing more saved: {needed}",
+    }[decision.choice]
     data = {
         "step": step,
-        "decision": decision.verdict,
-        "step_s": round(need.step_s, 1),
+        "decision": decision.choice,
+        "step_s": round(need.step_s, 1) if is_known else None,
         "save_s": round(need.save_s, 1),
         "upload_s": round(need.upload_s, 1),
-        "needed_s": round(need.total_s, 1),
+        "needed_s": round(need.total_s, 1) if is_known else None,
         "grace_s": decision.grace_s,
     }
-    if decision.verdict is Verdict.FINISH:
+    if decision.choice is StopChoice.FINISH:
         run.append(Notice(at=time.time(), code="step_finished", message=outcome, data=data))
     else:
         run.append(Notice(at=time.time(), level="warn", code="step_abandoned", message=outcome, data=data))

@@ -1,5 +1,6 @@
 """How long steps, saves and uploads take, as measured: what decides whether a checkpoint still fits into a grace."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ class Need:
     """Seconds until all that was done is durable."""
 
     step_s: float
-    """For the rest of the step under way."""
+    """For the rest of what is under way, as a rule a step; infinite where nobody can say."""
     save_s: float
     upload_s: float = 0.0
 
@@ -26,7 +27,7 @@ class Need:
 
     @property
     def without_the_step(self) -> "Need":
-        """What it takes to leave the step under way, and to save the one before it."""
+        """What it takes to leave what is under way, and to save the last step that was done."""
         return replace(self, step_s=0.0)
 
     def fits(self, grace_s: float) -> bool:
@@ -38,12 +39,13 @@ class Need:
 class Pace:
     """One step after another: `begin_step`, `end_step`, and between steps perhaps `saving`."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, save_cost_s: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps_s: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self._step_began: float | None = None
-        self.save_cost_s = 0.0
-        """What the newest save took; 0 before the first."""
+        self.is_saving = False
+        self.save_cost_s = save_cost_s
+        """What the newest save took, if need be an earlier attempt's; 0 before the first."""
 
     @property
     def in_step(self) -> bool:
@@ -58,19 +60,22 @@ class Pace:
         self._step_began = None
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
-        began = self._clock()
-        yield
+    def saving(self) -> Iterator[Callable[[], float]]:
+        """Gives what tells how many seconds it has taken so far."""
+        began, self.is_saving = self._clock(), True
+        try:
+            yield lambda: self._clock() - began
+        finally:
+            self.is_saving = False
         self.save_cost_s = self._clock() - began
 
-    def time_to_safe(self) -> Need | None:
+    def time_to_safe(self) -> Need:
         """The rest of the step under way, if it takes as long as the longest of the last ones, and its save.
 
-        None while no step has been seen to end. Between two steps only the save is left.
+        Of a step that has taken longer, or that none was seen to end before, nobody knows when it will end.
+        Between two steps only the save is left.
         """
         if self._step_began is None:
             return Need(0.0, self.save_cost_s)
-        if not self._steps_s:
-            return None
-        passed = self._clock() - self._step_began
-        return Need(max(0.0, max(self._steps_s) - passed), self.save_cost_s)
+        left_s = max(self._steps_s, default=-math.inf) - (self._clock() - self._step_began)
+        return Need(left_s if left_s >= 0 else math.inf, self.save_cost_s)

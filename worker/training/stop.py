@@ -18,26 +18,26 @@ class TrainingOver(Exception):
     """A rule of the job ends training where no step is under way: the final evaluation comes next."""
 
 
-class Verdict(StrEnum):
+class StopChoice(StrEnum):
     FINISH = "finish"
     """The step, its save and its upload fit."""
     SAVE_LAST = "save_last"
-    """The step does not fit; what was done before it does."""
+    """The step does not fit, or nobody can say; what was done before it does."""
     LEAVE = "leave"
     """Not even that: what is not durable yet is done again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    verdict: Verdict
+    choice: StopChoice
     need: Need
     grace_s: float
 
 
 def decide(need: Need, grace_s: float) -> Decision:
     if need.fits(grace_s):
-        return Decision(Verdict.FINISH, need, grace_s)
-    return Decision(Verdict.SAVE_LAST if need.without_the_step.fits(grace_s) else Verdict.LEAVE, need, grace_s)
+        return Decision(StopChoice.FINISH, need, grace_s)
+    return Decision(StopChoice.SAVE_LAST if need.without_the_step.fits(grace_s) else StopChoice.LEAVE, need, grace_s)
 
 
 class StopRequest:
@@ -45,7 +45,7 @@ class StopRequest:
 
     SIGTERM grants `grace_s` seconds. Where the step, its checkpoint and the upload of that do not fit into them, the
     process saves the step before it, if it is not and that fits, and leaves at once: the rest of the step would be paid
-    for and lost. Likewise where there is nothing to save.
+    for and lost. Likewise in an evaluation, and where there is nothing to save.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class StopRequest:
         self.time_to_safe: Callable[[], Need | None] = lambda: None
         """Until all that was done is durable; None where nobody can say."""
         self.save_last_step: Callable[[], bool] = lambda: False
-        """Called in the middle of a step that will not be finished, to save the one before it; whether it is saved."""
+        """Called in the middle of what will not be finished, to save the last step that was; whether it is saved."""
         self._leave: Callable[[], NoReturn] | None = None
         self._tell: Callable[[Decision], None] = lambda _decision: None
         self._grace_s = 0.0
@@ -96,8 +96,8 @@ class StopRequest:
         if need is None:
             return
         decision = decide(need, self._grace_s)
-        if decision.verdict is Verdict.SAVE_LAST and not self.save_last_step():
-            decision = replace(decision, verdict=Verdict.LEAVE)
+        if decision.choice is StopChoice.SAVE_LAST and not self.save_last_step():
+            decision = replace(decision, choice=StopChoice.LEAVE)
         self._tell(decision)
-        if decision.verdict is not Verdict.FINISH:
+        if decision.choice is not StopChoice.FINISH:
             self._leave()

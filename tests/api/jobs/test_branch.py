@@ -73,12 +73,14 @@ def steps_after_retention(client: TestClient, parent: Run) -> list[int]:
     return [one["step_number"] for one in client.get(f"{parent.path}/checkpoints").json()["data"]]
 
 
-def test_retention_spares_what_a_branch_begins_from_until_it_has_a_checkpoint_of_its_own(
+def test_retention_spares_what_a_branch_begins_from_until_it_has_two_checkpoints_of_its_own(
     client: TestClient, sessions: Sessions, store: ObjectStore, submit: Submit, parent: Run
 ):
     branch = Run.claim(sessions, store, submit(model=checkpoint_of(parent, 1))["id"])
     assert steps_after_retention(client, parent) == [2, 1]
     branch.checkpoint(5, ADAPTER)
+    assert steps_after_retention(client, parent) == [2, 1]
+    branch.checkpoint(10, ADAPTER)
     assert steps_after_retention(client, parent) == [2]
 
 

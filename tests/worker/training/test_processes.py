@@ -3,15 +3,17 @@
 import os
 import shutil
 import signal
+import threading
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.polling import wait_until
-from tests.worker.training.runs import Ended, Trainers, failed_with, toy_rows
+from tests.worker.training.runs import DEADLINE_S, Ended, Trainers, failed_with, toy_rows
 from tests.worker.training.test_resume import SLOW_IN_STEPS_1_AND_3, numbers
-from worker.run_directory import STOPPED_EXIT_CODE, CheckpointSaved, RunDirectory, StepDone
+from worker.run_directory import STOPPED_EXIT_CODE, CheckpointSaved, Pulse, RunDirectory, StepDone
 
 START_S = 180.0
 """The other process loads torch and TRL by itself."""
@@ -81,7 +83,7 @@ def test_a_run_in_two_processes_resumes_to_the_last_bit(trainers: Trainers, two:
 
 def test_told_to_go_in_a_step_that_does_not_fit_it_saves_what_both_had_before(trainers: Trainers, two: Ended) -> None:
     layout = {**TWO, "checkpoints": {"every_steps": 100}}
-    run = trainers.lay_out("two-hurried", grace_s=1.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
+    run = trainers.lay_out("two-hurried", grace_s=0.2, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
     process = trainers.start(run)
     wait_until(lambda: is_grading_step_3(run), what="step 3's grading", timeout_s=START_S)
     others = followers(process.pid)
@@ -102,6 +104,30 @@ def test_a_process_that_dies_ends_the_run_by_its_name(trainers: Trainers) -> Non
     other.kill()
     message = failed_with(trainers.finish(run, process), "trainer_crashed")
     assert message == "The process of rank 1 ended with signal 9."
+
+
+def test_a_process_that_dies_waits_for_what_is_being_saved(trainers: Trainers) -> None:
+    run = RunDirectory(trainers.folder / "two-saving")
+    run.path.mkdir()
+    ended = trainers.finish(run, trainers.start(run, saving_main))
+    failed_with(ended, "trainer_crashed")
+    assert (run.path / "asked").read_text() == "3", ended.log
+
+
+def saving_main(path: str) -> int:
+    """Another process, which finds no plan, ends while this one saves, and goes on to save for a while."""
+    from worker.training.team.followers import Followers
+
+    class Saving(RunDirectory):
+        def read_pulse(self) -> Pulse:
+            asked = self.path / "asked"
+            count = 1 + (int(asked.read_text()) if asked.exists() else 0)
+            asked.write_text(str(count))
+            return Pulse(phase="checkpoint" if count < 3 else "reward", since=0.0)
+
+    Followers(Saving(Path(path)), 1, unwind_s=0.01)
+    threading.Event().wait(DEADLINE_S)
+    return 0
 
 
 def test_a_process_that_fails_says_itself_why(trainers: Trainers, two: Ended) -> None:

@@ -30,14 +30,17 @@ LONG: dict[str, Any] = {
     "evaluation": {"every_steps": 4, "samples_per_task": 6},
     "checkpoints": {"every_steps": 1},
 }
-SLOW_IN_STEPS_1_AND_3 = """\
+SLOW = """\
 import time
 
 def reward(completions, want, trainer_state, **columns):
-    time.sleep({0: 2, 2: 20}.get(trainer_state.global_step, 0))
+    time.sleep(%r.get((trainer_state.global_step, len(completions)), 0))
     return [sum(letter in letters for letter in text) / 10 for text, letters in zip(completions, want)]
 """
-"""What `runs.WANTED_LETTERS` says, slowly."""
+"""What `runs.WANTED_LETTERS` says, slowly: seconds by the steps that are done, and by how many it is asked about."""
+SLOW_IN_STEPS_1_AND_3 = SLOW % {(0, 8): 5, (2, 8): 20}
+SLOW_EVERYWHERE = SLOW % dict.fromkeys([(0, 8), (2, 8), (4, 8)], 3)
+SLOW_EVALUATION_AFTER_STEP_4 = SLOW % {(4, 4): 5}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def test_a_fully_trained_model_resumes_exactly(trainers: Trainers) -> None:
 
 def test_told_to_stop_it_leaves_at_a_step_with_a_checkpoint(trainers: Trainers, uninterrupted: Ended) -> None:
     layout = {**LONG, "checkpoints": {"every_steps": 100}}
-    run = trainers.lay_out("stopped", **layout)
+    run = trainers.lay_out("stopped", rewards={"letters": SLOW_EVERYWHERE}, **layout)
     process = trainers.start(run)
     wait_until(lambda: any(isinstance(entry, StepDone) for entry, _ in run.read_journal()), what="a step")
     os.kill(process.pid or 0, signal.SIGTERM)
@@ -116,12 +119,47 @@ def test_told_to_stop_during_an_evaluation_it_takes_it_after_resuming(trainers: 
     ]
 
 
+def test_told_to_go_in_an_evaluation_of_an_unsaved_step_it_saves_the_step_and_leaves(
+    trainers: Trainers, uninterrupted: Ended
+) -> None:
+    """To wait for the batch under way could take the whole grace."""
+    layout = {**LONG, "checkpoints": {"every_steps": 100}}
+    rewards = {"letters": SLOW_EVALUATION_AFTER_STEP_4}
+    run = trainers.lay_out("hurried-evaluating", rewards=rewards, baseline=uninterrupted.run, **layout)
+    process = trainers.start(run)
+    wait_until(lambda: is_evaluating_after_step(run, 4), what="the evaluation after step 4")
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert (stopped.exit_code, stopped.outcome.step) == (STOPPED_EXIT_CODE, 4), stopped.log
+    assert stopped.entries(Notice)[-1].data["decision"] == "save_last"
+    assert [entry.step for entry in stopped.entries(CheckpointSaved)] == [4]
+    resumed = trainers.train("hurried-evaluating-resumed", resume=(run, 4), **layout)
+    assert resumed.evaluation("step-4").tasks == uninterrupted.evaluation("step-4").tasks
+    assert resumed.weights == uninterrupted.weights
+
+
+def test_told_to_go_in_its_first_step_it_leaves_at_once(trainers: Trainers, uninterrupted: Ended) -> None:
+    rewards = {"letters": SLOW_IN_STEPS_1_AND_3}
+    run = trainers.lay_out("first-step", rewards=rewards, baseline=uninterrupted.run, **LONG)
+    process = trainers.start(run)
+    wait_until(lambda: has_begun_training(run) and (pulse := run.read_pulse()) and pulse.phase == "reward", what="it")
+    os.kill(process.pid or 0, signal.SIGTERM)
+    stopped = trainers.finish(run, process)
+    assert (stopped.exit_code, stopped.outcome.step, stopped.steps) == (STOPPED_EXIT_CODE, 0, {}), stopped.log
+
+
+def test_told_to_go_while_torch_is_imported_it_does_not_even_load_the_model(trainers: Trainers) -> None:
+    run = trainers.lay_out("told-early", **LONG)
+    stopped = trainers.finish(run, trainers.start(run, told_before_main))
+    assert (stopped.outcome.kind, stopped.entries(StageStarted)) == ("stopped", []), stopped.log
+
+
 def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leaves(
     trainers: Trainers, uninterrupted: Ended
 ) -> None:
     """The rest of the step is not paid for, and of what came before nothing is lost."""
     layout = {**LONG, "checkpoints": {"every_steps": 100}}
-    run = trainers.lay_out("hurried", grace_s=1.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
+    run = trainers.lay_out("hurried", grace_s=0.2, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
     process = trainers.start(run)
     wait_until(
         lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2), what="step 3's grading"
@@ -180,6 +218,16 @@ def test_told_to_pause_it_takes_the_time_to_save(trainers: Trainers) -> None:
     assert stopped.entries(CheckpointSaved)[-1].step == stopped.outcome.step
 
 
+def test_told_to_pause_while_it_decides_what_to_save_it_has_saved_what_it_leaves(
+    trainers: Trainers, uninterrupted: Ended
+) -> None:
+    layout = {**LONG, "evaluation": {}, "checkpoints": {"every_steps": 100}}
+    run = trainers.lay_out("told-late", baseline=uninterrupted.run, **layout)
+    stopped = trainers.finish(run, trainers.start(run, told_late_main))
+    assert stopped.outcome.kind == "stopped", stopped.log
+    assert stopped.entries(CheckpointSaved)[-1].step == stopped.outcome.step
+
+
 def test_told_to_go_before_training_it_leaves_at_once(trainers: Trainers) -> None:
     run = trainers.lay_out("early", **{**LONG, "evaluation": {"samples_per_task": 64}})
     process = trainers.start(run)
@@ -214,6 +262,48 @@ def test_the_baseline_of_an_earlier_attempt_is_reused(trainers: Trainers, uninte
     assert Stage.BASELINE not in [entry.stage for entry in ended.entries(StageStarted)]
     assert [entry.name for entry in ended.entries(EvaluationDone)] == ["final"]
     assert ended.evaluation("baseline") == uninterrupted.evaluation("baseline")
+
+
+def told_late_main(path: str) -> int:
+    """Told to pause right after the first time that it asks, once step 2 is done."""
+    from worker.training.job import run_job
+    from worker.training.phases import PhaseTimer
+    from worker.training.stop import StopRequest
+    from worker.training.team.followers import Followers
+
+    run = RunDirectory(Path(path))
+
+    class ToldLate(StopRequest):
+        asked = 0
+
+        @property
+        def wanted(self) -> bool:
+            self.asked += any(isinstance(entry, StepDone) and entry.step == 2 for entry, _ in run.read_journal())
+            return self.asked > 1
+
+        @wanted.setter
+        def wanted(self, value: bool) -> None:
+            assert not value
+
+    run.write_outcome(run_job(run, run.read_plan(), PhaseTimer(), ToldLate(), Followers(run, 0)))
+    return 0
+
+
+def has_begun_training(run: RunDirectory) -> bool:
+    return any(isinstance(entry, StageStarted) and entry.stage is Stage.TRAINING for entry, _ in run.read_journal())
+
+
+def told_before_main(path: str) -> int:
+    """What `worker.training.run` does, told to stop before its imports were done."""
+    from worker.training.job import run_job
+    from worker.training.phases import PhaseTimer
+    from worker.training.stop import StopRequest
+    from worker.training.team.followers import Followers
+
+    run, stop = RunDirectory(Path(path)), StopRequest()
+    stop.wanted = True
+    run.write_outcome(run_job(run, run.read_plan(), PhaseTimer(), stop, Followers(run, 0)))
+    return 0
 
 
 def is_evaluating_after_step(run: RunDirectory, step: int) -> bool:

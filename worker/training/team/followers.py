@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from core.status import StatusReason
 from worker.parent import killed_with_parent, parent_environment
 from worker.run_directory import FAILED_EXIT_CODE, FailureDetail, Outcome, RunDirectory
+from worker.training.phases import Phase
 
 HOST = "127.0.0.1"
 FOLLOW_MODULE = "worker.training.team.follow"
@@ -41,9 +42,10 @@ class Follower:
 
 
 class Followers:
-    def __init__(self, run: RunDirectory, count: int) -> None:
+    def __init__(self, run: RunDirectory, count: int, *, unwind_s: float = UNWIND_S) -> None:
         """Starts `count` of them, from the thread with which they are to die."""
         self.count = count
+        self._unwind_s = unwind_s
         self.listener: socket.socket | None = None
         self._run = run
         self._followers: list[Follower] = []
@@ -91,8 +93,10 @@ class Followers:
                 return
             self._failure = failure
             self._is_lost.set()
-        if not self._is_over.wait(UNWIND_S):
+        while not self._is_over.wait(self._unwind_s):
             pulse = self._run.read_pulse()
+            if pulse is not None and pulse.phase == Phase.CHECKPOINT:
+                continue  # it needs nobody else for that, and what it saves need not be done again
             self._run.write_outcome(Outcome(kind="failed", step=0 if pulse is None else pulse.step, failure=failure))
             os._exit(FAILED_EXIT_CODE)
 
