@@ -12,8 +12,8 @@ from core.db.session import Sessions
 from core.ids import JobId
 from core.spec import JobSpec
 from core.status import Stage
-from tests.api.forms import REWARD
-from tests.api.jobs.conftest import upload_reward
+from tests.api.forms import REWARD, upload
+from tests.api.jobs.conftest import rows, upload_reward
 from tests.api.jobs.runs import Run
 
 JOBS = "/v1/fine_tuning/jobs"
@@ -146,6 +146,18 @@ def test_dry_run_shows_what_would_run_and_creates_nothing(client: TestClient, bo
 def test_a_preview_is_what_would_be_created(client: TestClient, submit: Submit, body: Body) -> None:
     preview = client.post(JOBS, params={"dry_run": True}, json=body).json()
     assert submit()["spec"] == preview["spec"]
+
+
+def test_held_out_rows_with_the_same_prompt_are_one_task_and_that_is_said(client: TestClient, body: Body) -> None:
+    body["validation_file"] = upload(client, rows(7) * 3).json()["id"]
+    preview = client.post(JOBS, params={"dry_run": True}, json=body).json()
+    assert preview["held_out_tasks"] == 7
+    (warning,) = (one for one in preview["warnings"] if one["code"] != "report_pending")
+    assert (warning["field"], warning["code"]) == ("validation_file", "repeated_tasks")
+    assert "the 21 held-out rows have 7 different prompts" in warning["message"]
+    body["validation_file"] = upload(client, rows(5) * 4).json()["id"]
+    warnings = client.post(JOBS, params={"dry_run": True}, json=body).json()["warnings"]
+    assert {one["code"] for one in warnings} == {"weak_verdict", "repeated_tasks", "report_pending"}
 
 
 def test_a_preview_warns_of_what_may_not_be_meant(client: TestClient, body: Body) -> None:
