@@ -194,6 +194,7 @@ def test_a_second_submit_with_the_same_key_is_the_same_job(client: TestClient, b
     again = client.post(JOBS, json=body, headers=headers)
     assert (again.status_code, again.json()) == (201, first.json())
     assert again.headers["idempotent-replayed"] == "true"
+    assert again.headers["location"] == f"{JOBS}/{again.json()['id']}"
     assert len(client.get(JOBS).json()["data"]) == 1
     assert client.post(JOBS, json={**body, "seed": 7}, headers=headers).json()["error"]["code"] == (
         "idempotency_key_reused"
@@ -249,7 +250,9 @@ def test_a_finished_job_cannot_be_cancelled(client: TestClient, run: Run) -> Non
     run.succeed()
     response = client.post(f"{run.path}/cancel")
     assert response.status_code == 409
-    assert response.json()["error"]["code"] == "job_not_cancellable"
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("job_not_cancellable", "job_id")
+    assert error["fix"] == "Nothing needs to be done: it holds no worker."
     assert response.headers["x-should-retry"] == "false"
     assert client.get(run.path).json()["status"] == "succeeded"
 
