@@ -29,11 +29,11 @@ def authenticate(
     sessions: SessionsDep, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> Caller:
     if credentials is None:
-        raise AuthenticationFailed("There is no API key in the request.")
+        raise AuthenticationFailed("There is no API key in the request.", param="Authorization")
     with sessions() as session:
         key = api_keys.find(session, credentials.credentials)
     if key is None:
-        raise AuthenticationFailed("The API key is not valid, or was revoked.")
+        raise AuthenticationFailed("The API key is not valid, or was revoked.", param="Authorization")
     return Caller(key.tenant_id, key.id)
 
 

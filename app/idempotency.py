@@ -18,6 +18,7 @@ first. An endpoint with a JSON body takes `once: IdempotencyDep`; one that reads
 """
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -77,6 +78,12 @@ class Idempotency:
         if first.fingerprint != self.fingerprint:
             raise IdempotencyKeyReused("This Idempotency-Key was used for another request.", param=HEADER)
         return JSONResponse(first.body, first.status, {"Idempotent-Replayed": "true"})
+
+
+def located(answer: JSONResponse, collection: str) -> JSONResponse:
+    """The answer to a create, first or replayed, with the URL of what was created."""
+    answer.headers["Location"] = f"{collection}/{json.loads(bytes(answer.body))['id']}"
+    return answer
 
 
 def _named(

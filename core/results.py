@@ -72,7 +72,7 @@ class Score(Frozen):
     """Answers without a grade: in neither `n` nor `passed`."""
     pass_rate: float | None
     pass_rate_ci95: tuple[float, float] | None
-    """Wilson interval; over tasks, with the first answer of each where several were sampled."""
+    """Wilson interval; over tasks, with the first answer of each where several were sampled. Equal prompts are one."""
     mean_reward: float | None
     truncated: int
     """Answers cut at max_completion_length."""
@@ -98,7 +98,7 @@ class Verdict(Frozen):
     sentence: str
     """The verdict in one plain sentence, with the reason when it did not learn."""
     tasks: int
-    """Tasks graded in both evaluations."""
+    """Tasks graded in both evaluations. Rows with the same prompt are one, passed when more than half of them did."""
     fixed: int
     """Failed before, passed after."""
     broken: int

@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ _TOO_MANY_COLUMNS = Problem(
 )
 _EMPTY = Problem("line 1", "the file has no rows", "empty_file", "Upload at least one row.")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+_KINDS = {str: "text", list: "a list of messages"}
 
 _Fault = tuple[str, str, str]
 """Path inside the value, message, fix."""
@@ -94,9 +97,10 @@ def inspect_file(path: Path, file_format: FileFormat, *, max_problems: int = 20)
     """Read the whole file, one row in memory at a time, and report everything that is wrong with it."""
     rows = more_problems = 0
     seen: Counter[str] = Counter()
+    kinds: dict[type, int] = {}  # of prompt, with the line where each begins
     prompts: set[int] = set()  # 64 bits of the digest each: enough to count, and little memory for a large file
     problems: list[Problem] = []
-    for row in _rows(path, file_format):
+    for row in map(partial(_of_one_kind, kinds), _rows(path, file_format)):
         if isinstance(row, Row):
             rows += 1
             prompts.add(int(canonical_prompt_sha256(row)[:16], 16))
@@ -136,6 +140,18 @@ def _rows(path: Path, file_format: FileFormat) -> Iterator[Row | Problem]:
             return
         else:
             yield from _checked(record)
+
+
+def _of_one_kind(kinds: dict[type, int], row: Row | Problem) -> Row | Problem:
+    """A problem in place of the first row whose prompt is not what the file began with; later ones are like it."""
+    if isinstance(row, Problem) or type(row.prompt) in kinds:
+        return row
+    kinds[type(row.prompt)] = row.line
+    if len(kinds) == 1:
+        return row
+    (first, line), (odd, _) = kinds.items()
+    message = f"the prompt is {_KINDS[odd]}, that of line {line} is {_KINDS[first]}"
+    return Problem(f"line {row.line}", message, "mixed_prompts", "Use one kind of prompt in a file.")
 
 
 def _checked(record: Record) -> Sequence[Row | Problem]:

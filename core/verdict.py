@@ -3,17 +3,23 @@
 Pass or fail: the exact two-sided McNemar test (McNemar 1947), which is a binomial test on the tasks that changed.
 Mean reward: a paired bootstrap over tasks (Efron 1979). Rates: Wilson intervals (Wilson 1927).
 
+Rows with the same prompt are one task, since one answer to it says what the next will be: it passed when more than half
+of its rows did, its reward is their mean, and an interval of a rate counts it once, with the share of its rows.
+
 Standard library only: every supervisor loads this, and scipy alone would double the time to its first line.
 """
 
 import math
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist, fmean, quantiles
-from typing import Literal
+from typing import Literal, TypeVar
 
 from core.results import Answer, Decoding, Evaluation, EvaluationScore, Score, TaskResult, Verdict
 from core.split import FEWEST_SIGNIFICANT, FEWEST_TASKS
+
+_Row = TypeVar("_Row")
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
@@ -26,11 +32,16 @@ FEW_GRADED_SHARE = 0.8
 def score(name: str, evaluation: Evaluation) -> EvaluationScore:
     greedy = [[task.greedy] for task in evaluation.tasks]
     sampled = [list(task.sampled) for task in evaluation.tasks]
+    prompts = [task.prompt_sha256 for task in evaluation.tasks]
     ungraded = tuple(
         task.task for task in evaluation.tasks if any(answer.reward is None for answer in (task.greedy, *task.sampled))
     )
     return EvaluationScore(
-        name=name, step=evaluation.step, greedy=_score(greedy), sampled=_score(sampled), ungraded_tasks=ungraded
+        name=name,
+        step=evaluation.step,
+        greedy=_score(greedy, prompts),
+        sampled=_score(sampled, prompts),
+        ungraded_tasks=ungraded,
     )
 
 
@@ -48,8 +59,8 @@ def judge(
     `but` is what makes the two incomparable beyond what they show themselves, such as other rewards.
     """
     pairs = _graded_pairs(baseline, final, decoding)
-    fixed = sum(not before.passed and bool(after.passed) for before, after in pairs)
-    broken = sum(bool(before.passed) and not after.passed for before, after in pairs)
+    fixed = sum(after and not before for before, after in pairs)
+    broken = sum(before and not after for before, after in pairs)
     rewards = _mean_rewards(baseline, final, decoding)
     p_value = mcnemar_p_value(fixed, broken)
     reason = f"Not comparable: {but}." if but else _not_comparable(baseline, final, pairs)
@@ -82,8 +93,8 @@ def mcnemar_p_value(fixed: int, broken: int) -> float:
     return min(1.0, 2 * tail / (1 << changed))
 
 
-def wilson(passed: int, n: int) -> tuple[float, float] | None:
-    """95 % interval of a rate; None when there is nothing to rate."""
+def wilson(passed: float, n: int) -> tuple[float, float] | None:
+    """95 % interval of a rate; None when there is nothing to rate. A task of which a share passed counts that share."""
     if n == 0:
         return None
     rate, z = passed / n, Z_95
@@ -115,11 +126,12 @@ def mean_reward(evaluation: Evaluation, decoding: Decoding) -> float | None:
     return fmean(rewards) if rewards else None
 
 
-def _score(tasks: Sequence[Sequence[Answer]]) -> Score:
-    """Over all answers; the interval counts each task once, because answers to one task are not independent."""
+def _score(tasks: Sequence[Sequence[Answer]], prompts: Sequence[str]) -> Score:
+    """Over all answers; the interval counts each prompt once, because answers to one prompt are not independent."""
     answers = [answer for task in tasks for answer in task]
     graded = [answer for answer in answers if answer.passed is not None]
-    firsts = [task[0] for task in tasks if task and task[0].passed is not None]
+    firsts = [(prompt, task[0].passed) for prompt, task in zip(prompts, tasks, strict=True) if task]
+    shares = [fmean(rows) for rows in _by_prompt((prompt, one) for prompt, one in firsts if one is not None)]
     passed = sum(answer.passed is True for answer in graded)
     rewards = [answer.reward for answer in graded if answer.reward is not None]
     return Score(
@@ -127,7 +139,7 @@ def _score(tasks: Sequence[Sequence[Answer]]) -> Score:
         passed=passed,
         errors=len(answers) - len(graded),
         pass_rate=passed / len(graded) if graded else None,
-        pass_rate_ci95=wilson(sum(answer.passed is True for answer in firsts), len(firsts)),
+        pass_rate_ci95=wilson(sum(shares), len(shares)),
         mean_reward=fmean(rewards) if rewards else None,
         truncated=sum(answer.finish_reason == "length" for answer in answers),
         pass_at=_pass_at(tasks),
@@ -148,17 +160,32 @@ def _answer(task: TaskResult, decoding: Decoding) -> Answer:
     return task.greedy if decoding == "greedy" else task.sampled[0]
 
 
-def _graded_pairs(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[Answer, Answer]]:
-    """The first answers to the same task, where both could be graded."""
-    before = {task.task: _answer(task, decoding) for task in baseline.tasks}
-    pairs = [(before[task.task], _answer(task, decoding)) for task in final.tasks if task.task in before]
-    return [pair for pair in pairs if all(answer.passed is not None for answer in pair)]
+def _graded_pairs(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[bool, bool]]:
+    """Whether each prompt passed before and after, by the first answers to its rows that could be graded both times."""
+    before = {task.task: _answer(task, decoding).passed for task in baseline.tasks}
+    graded = [(task.prompt_sha256, before.get(task.task), _answer(task, decoding).passed) for task in final.tasks]
+    pairs = ((prompt, (a, b)) for prompt, a, b in graded if a is not None and b is not None)
+    return [(_most(a for a, _ in rows), _most(b for _, b in rows)) for rows in _by_prompt(pairs)]
+
+
+def _most(passed: Iterable[bool]) -> bool:
+    return fmean(passed) > 0.5
 
 
 def _mean_rewards(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[float, float]]:
+    """Of each prompt, before and after."""
     before = {task.task: _task_reward(task, decoding) for task in baseline.tasks}
-    pairs = [(before.get(task.task), _task_reward(task, decoding)) for task in final.tasks]
-    return [(first, second) for first, second in pairs if first is not None and second is not None]
+    graded = [(task.prompt_sha256, before.get(task.task), _task_reward(task, decoding)) for task in final.tasks]
+    pairs = ((prompt, (a, b)) for prompt, a, b in graded if a is not None and b is not None)
+    return [(fmean(a for a, _ in rows), fmean(b for _, b in rows)) for rows in _by_prompt(pairs)]
+
+
+def _by_prompt(rows: Iterable[tuple[str, _Row]]) -> list[list[_Row]]:
+    """In the order in which the prompts first appear."""
+    grouped: dict[str, list[_Row]] = defaultdict(list)
+    for prompt, row in rows:
+        grouped[prompt].append(row)
+    return list(grouped.values())
 
 
 def _task_reward(task: TaskResult, decoding: Decoding) -> float | None:
@@ -174,10 +201,11 @@ def _not_comparable(baseline: Evaluation, final: Evaluation, pairs: Sequence[obj
         return "Not comparable: the baseline and the final evaluation did not answer the same tasks."
     if baseline.pass_threshold != final.pass_threshold:
         return "Not comparable: the pass threshold changed between the two evaluations."
-    if len(tasks[0]) < FEWEST_TASKS:
+    prompts = len(set(tasks[0].values()))
+    if prompts < FEWEST_TASKS:
         return f"Not comparable: fewer than {FEWEST_TASKS} held-out tasks; use at least {FEWEST_SIGNIFICANT}."
-    if len(pairs) < FEW_GRADED_SHARE * len(tasks[0]):
-        return f"Not comparable: only {len(pairs)} of {len(tasks[0])} tasks could be graded both times."
+    if len(pairs) < FEW_GRADED_SHARE * prompts:
+        return f"Not comparable: only {len(pairs)} of {prompts} tasks could be graded both times."
     return None
 
 

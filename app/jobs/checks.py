@@ -138,13 +138,13 @@ def _watched_columns(plan: Plan, facts: Facts) -> Iterator[Problem]:
 def _too_few_tasks(body: JobCreate, plan: Plan, split: Split) -> Problem:
     code = TooFewHeldOutTasks.code
     if body.validation_file is not None:
-        message = f"has {_count(split.held_out_tasks, 'task')}, but a verdict needs at least {FEWEST_TASKS}"
+        message = f"has {_count(split.held_out_tasks, 'different prompt')}, but a verdict needs at least {FEWEST_TASKS}"
         return Problem("validation_file", message, code, "Upload more held-out tasks; 100 or more show small changes.")
-    rows = split.training_rows + split.held_out_tasks
+    rows = split.training_rows + split.held_out_rows
     fraction = plan.evaluation.held_out_fraction
     message = (
-        f"has {_count(rows, 'row')}: holding out {fraction:g} of them leaves {_count(split.held_out_tasks, 'task')}, "
-        f"but a verdict needs at least {FEWEST_TASKS}"
+        f"has {_count(rows, 'row')}: holding out {fraction:g} of its prompts leaves "
+        f"{_count(split.held_out_tasks, 'task')}, but a verdict needs at least {FEWEST_TASKS}"
     )
     return Problem("training_file", message, code, "Upload more rows, or give a validation_file with held-out tasks.")
 

@@ -143,7 +143,7 @@ class JobPreview(Reply):
         "max_extra_batches times as many."
     )
     training_rows: int = Field(description="Without the held-out ones; rows with equal prompts stay on one side.")
-    held_out_tasks: int
+    held_out_tasks: int = Field(description="Different prompts among the held-out rows.")
     warnings: list[FieldError] = Field(description="What would run, but may not be what was meant.")
     signal_probe: str | None = Field(description="Id of the signal probe of this job, if `signal_probe` asked for one.")
 

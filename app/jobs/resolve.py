@@ -145,12 +145,21 @@ def _complete(plan: Plan, split: Split) -> Hyperparameters:
 
 
 def _warnings(plan: Plan, split: Split, spec: JobSpec) -> Iterator[Problem]:
+    file = "validation_file" if spec.held_out else "training_file"
     if split.held_out_tasks < FEWEST_SIGNIFICANT:
         yield Problem(
-            "validation_file" if spec.held_out else "training_file",
+            file,
             f"with {split.held_out_tasks} held-out tasks no change can be significant, not even if all were fixed",
             "weak_verdict",
             f"Hold out at least {FEWEST_SIGNIFICANT} tasks; 100 or more show small changes.",
+        )
+    if split.held_out_tasks < split.held_out_rows:
+        yield Problem(
+            file,
+            f"the {split.held_out_rows} held-out rows have {split.held_out_tasks} different prompts: "
+            "the verdict counts rows with the same prompt as one task",
+            "repeated_tasks",
+            "Give each prompt once, unless its rows are graded differently.",
         )
     every = plan.evaluation.every_steps
     if plan.stop.held_out_patience is not None and every is None:

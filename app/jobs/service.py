@@ -7,7 +7,7 @@ import structlog
 from fastapi import Response
 from sqlalchemy.orm import Session
 
-from app.idempotency import Idempotency
+from app.idempotency import Idempotency, located
 from app.jobs import branch, facts, reports
 from app.jobs.branch import BranchPoint
 from app.jobs.checks import problems_with, refusal
@@ -34,6 +34,8 @@ from core.ids import FileId, JobId, TenantId, new_job_id
 from core.settings import Settings
 from core.spec import JobSpec, ModelRef
 from core.status import JobStatus
+
+COLLECTION = "/v1/fine_tuning/jobs"
 
 log = structlog.get_logger()
 
@@ -77,12 +79,12 @@ def preview(
 def submit(sessions: Sessions, settings: Settings, submission: Submission, once: Idempotency) -> Response:
     """Record a queued job. The row is the job: a worker hears of it later, by a hint that may be lost."""
     if (first := once.earlier_answer(sessions)) is not None:
-        return first
+        return located(first, COLLECTION)
     resolved = preview(sessions, settings, submission.tenant_id, submission.body)
     _require_previewed(submission, resolved)
     with sessions.begin() as session:
         if (first := once.first_answer(session)) is not None:
-            return first
+            return located(first, COLLECTION)
         require_files(session, submission.tenant_id, submission.body)
         require_checkpoint(session, resolved)
         job = _add(session, submission, resolved)
@@ -90,8 +92,7 @@ def submit(sessions: Sessions, settings: Settings, submission: Submission, once:
         failpoint("submit.row_written")
     failpoint("submit.committed")
     log.info("job_created", job_id=job.id, model=job.model, steps=resolved.spec.max_steps)
-    answer.headers["Location"] = f"/v1/fine_tuning/jobs/{job.id}"
-    return answer
+    return located(answer, COLLECTION)
 
 
 def show(session: Session, job: Job) -> JobObject:

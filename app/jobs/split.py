@@ -12,19 +12,23 @@ DEFAULT_EPOCHS = 1.0
 @dataclass(frozen=True, slots=True)
 class Split:
     training_rows: int
+    """Exact with a held-out file, or when no prompt repeats; else what the prompts' share is on average."""
     held_out_tasks: int
-    """Exact with a file of its own, or when no prompt repeats; else the share that its prompts have on average."""
+    """Different prompts: rows with the same one are one task."""
+    held_out_rows: int
+    """As exact as `training_rows`."""
 
     @classmethod
     def of_files(cls, training: File, held_out: File | None, fraction: float) -> "Split":
         """Without a file of its own, `fraction` of the training file's prompts is held out (`core.split`)."""
         rows, prompts = training.rows or 0, training.distinct_prompts or 0
         if held_out is not None:
-            return cls(rows, held_out.rows or 0)
+            return cls(rows, held_out.distinct_prompts or 0, held_out.rows or 0)
         if not prompts:
-            return cls(rows, 0)
-        tasks = round(rows * held_out_prompts(prompts, fraction) / prompts)
-        return cls(rows - tasks, tasks)
+            return cls(rows, 0, 0)
+        tasks = held_out_prompts(prompts, fraction)
+        held_out_rows = round(rows * tasks / prompts)
+        return cls(rows - held_out_rows, tasks, held_out_rows)
 
 
 def total_steps(hyperparameters: Hyperparameters, training_rows: int) -> int:

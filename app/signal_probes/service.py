@@ -6,7 +6,7 @@ import structlog
 from fastapi import Response
 from sqlalchemy.orm import Session
 
-from app.idempotency import Idempotency
+from app.idempotency import Idempotency, located
 from app.jobs import service as job_service
 from app.jobs.replies import JobPreview
 from app.jobs.resolve import Resolved
@@ -20,6 +20,8 @@ from core.ids import JobId, TenantId, new_signal_probe_id
 from core.settings import Settings
 from core.signal_report import DEFAULT_PROMPTS, ProbeSize
 from core.status import JobStatus
+
+COLLECTION = "/v1/signal_probes"
 
 log = structlog.get_logger()
 
@@ -41,17 +43,16 @@ def create(
 ) -> Response:
     """Record a queued probe of the job that `body` is."""
     if (first := once.earlier_answer(sessions)) is not None:
-        return first
+        return located(first, COLLECTION)
     resolved = job_service.preview(sessions, settings, tenant_id, body)
     size = _size(resolved, prompts=body.prompts, samples=body.samples)
     with sessions.begin() as session:
         if (first := once.first_answer(session)) is not None:
-            return first
+            return located(first, COLLECTION)
         job, probe = _add(session, tenant_id, body, resolved, size)
         answer = once.answer(session, 201, SignalProbeObject.of(job, probe))
     log.info("signal_probe_created", job_id=job.id, model=job.model, prompts=size.prompts, samples=size.samples)
-    answer.headers["Location"] = f"/v1/signal_probes/{job.id}"
-    return answer
+    return located(answer, COLLECTION)
 
 
 def preview_with_probe(

@@ -18,7 +18,11 @@ def test_request_without_a_live_key_is_401(anonymous: TestClient, header: str | 
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     error = response.json()["error"]
-    assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+    assert (error["type"], error["code"], error["param"]) == (
+        "authentication_error",
+        "invalid_api_key",
+        "Authorization",
+    )
     assert "podium keys create" in error["fix"]
 
 

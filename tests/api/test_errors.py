@@ -160,7 +160,10 @@ def test_file_over_the_cap_is_413(client: TestClient, settings: Settings):
     rows = line * (settings.max_file_bytes // len(line) + 1)
     response = upload(client, rows)
     assert response.status_code == 413
-    assert response.json()["error"]["message"] == "The file is larger than 256 KiB."
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("payload_too_large", "file")
+    assert error["message"] == "The file is larger than 256 KiB."
+    assert f"at most {settings.max_file_bytes} bytes" in error["fix"]
     assert upload(client, rows[: len(line) * 200]).status_code == 201
 
 

@@ -56,7 +56,10 @@ def test_chunked_upload_over_the_cap_is_413(client: TestClient, url: str, settin
     rows = settings.max_file_bytes * 8 // 1000
     response = httpx.post(f"{url}/v1/files", content=form(1000, rows), headers=headers)
     assert response.status_code == 413
-    assert response.json()["error"]["message"] == "The file is larger than 256 KiB."
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("payload_too_large", "file")
+    assert error["message"] == "The file is larger than 256 KiB."
+    assert f"at most {settings.max_file_bytes} bytes" in error["fix"]
 
 
 def test_large_upload_with_a_wrong_key_reads_the_401_and_not_a_broken_pipe(url: str):

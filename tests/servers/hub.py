@@ -33,6 +33,8 @@ class Hub:
     commit: str = COMMIT
     failing_with: HTTPStatus | None = None
     """Answer every request with this, as a hub in trouble does."""
+    answering: bytes | None = None
+    """Answer every request with 200 and this, as a proxy's login page does."""
     gated: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
     """`METHOD /path`, in order of arrival."""
@@ -89,7 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, path: str) -> None:
         if self.hub.failing_with is not None:
             raise _RefusedError(self.hub.failing_with, "InternalError")
-        if call := _API.fullmatch(path):
+        if self.hub.answering is not None:
+            self._send(HTTPStatus.OK, self.hub.answering, {})
+        elif call := _API.fullmatch(path):
             self._send_json(self._describe(**call.groupdict()))
         elif call := _RESOLVE.fullmatch(path):
             self._send_file(self._find_file(call["repo"], call["revision"], call["file"]))

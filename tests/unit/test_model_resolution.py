@@ -163,6 +163,12 @@ def test_a_hub_in_trouble_is_worth_trying_again(settings: Settings, hub: Hub, st
     assert (error.status, error.retryable) == (503, True)
 
 
+@pytest.mark.parametrize("body", [b"<html>Please log in</html>", b"", b"\xff", b"[]", b"null", b"{}", b'{"id": "x"}'])
+def test_what_answers_and_is_no_hub_is_a_hub_in_trouble(settings: Settings, hub: Hub, body: bytes) -> None:
+    hub.answering = body
+    assert isinstance(refused(settings, "acme/base"), ModelHubUnreachable)
+
+
 def test_a_hub_that_is_away_is_worth_trying_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_hub({}) as gone:
         monkeypatch.setenv("HF_ENDPOINT", gone.url)

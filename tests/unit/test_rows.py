@@ -374,3 +374,24 @@ def test_same_task_in_other_words_of_case_space_and_instruction_is_the_same():
     chat = Row(2, [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "what is 1+1?"}], {})
     other = Row(3, "What is 1+2?", {})
     assert canonical_prompt_sha256(plain) == canonical_prompt_sha256(chat) != canonical_prompt_sha256(other)
+
+
+TEXT, CHAT = '{"prompt": "hi"}\n', json.dumps({"prompt": [USER]}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (TEXT + TEXT + CHAT + CHAT, "the prompt is a list of messages, that of line 1 is text"),
+        (CHAT + CHAT + TEXT + CHAT, "the prompt is text, that of line 1 is a list of messages"),
+        (CHAT + CHAT + '{"question": "2+2?"}\n', "the prompt is text, that of line 1 is a list of messages"),
+    ],
+)
+def test_the_first_row_with_another_kind_of_prompt_is_named(inspect, content, message):
+    found = only(inspect(content))
+    assert (found.field, found.code, found.message) == ("line 3", "mixed_prompts", message)
+
+
+@pytest.mark.parametrize("content", [TEXT + '{"question": "2+2?"}\n', CHAT + json.dumps({"messages": [USER]})])
+def test_prompts_of_one_kind_may_stand_in_different_columns(inspect, content):
+    assert inspect(content).problems == []

@@ -266,3 +266,44 @@ def test_what_makes_two_evaluations_incomparable_is_said():
         evaluation([WRONG] * 20), evaluation([RIGHT] * 20), decoding="greedy", seed=SEED, but="the rewards differ"
     )
     assert (found.outcome, found.sentence) == ("not_comparable", "Not comparable: the rewards differ.")
+
+
+def repeated(found: Evaluation, times: int) -> Evaluation:
+    """The same evaluation with each prompt `times` in a row of the file."""
+    tasks = [task for task in found.tasks for _ in range(times)]
+    numbered = tuple(task.model_copy(update={"task": number}) for number, task in enumerate(tasks))
+    return found.model_copy(update={"tasks": numbered})
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "sampled"])
+def test_copies_of_a_prompt_make_nothing_more_certain(decoding):
+    before, after = evaluation([WRONG] * 5 + [RIGHT] * 5), evaluation([RIGHT] * 10)
+    copies = judge(repeated(before, 20), repeated(after, 20), decoding=decoding)
+    assert copies == judge(before, after, decoding=decoding)
+    assert (copies.outcome, copies.tasks, copies.p_value) == ("no_significant_change", 10, 0.0625)
+
+
+def test_one_prompt_however_often_is_one_task():
+    found = judge(repeated(evaluation([WRONG]), 50), repeated(evaluation([RIGHT]), 50))
+    assert found.sentence == "Not comparable: fewer than 2 held-out tasks; use at least 6."
+
+
+@pytest.mark.parametrize(("passing", "fixed"), [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)])
+def test_a_repeated_prompt_passes_when_more_than_half_of_its_rows_do(passing, fixed):
+    before = repeated(evaluation([WRONG] * 10), 4)
+    rewards = [RIGHT] * passing + [WRONG] * (4 - passing)
+    tasks = [
+        task.model_copy(update={"greedy": answer(reward)}) for task, reward in zip(before.tasks, rewards, strict=False)
+    ]
+    found = judge(before, before.model_copy(update={"tasks": (*tasks, *before.tasks[4:])}))
+    assert (found.fixed, found.tasks) == (fixed, 10)
+    assert found.mean_reward_change == pytest.approx(passing / 4 / 10)
+
+
+def test_an_interval_counts_a_repeated_prompt_once_with_the_share_of_its_rows():
+    once = evaluation([RIGHT, WRONG] * 5)
+    assert verdict.score("x", repeated(once, 8)).greedy.pass_rate_ci95 == verdict.score("x", once).greedy.pass_rate_ci95
+    half = repeated(evaluation([WRONG] * 10), 2)
+    tasks = [task.model_copy(update={"greedy": answer(task.task % 2)}) for task in half.tasks]
+    found = verdict.score("x", half.model_copy(update={"tasks": tuple(tasks)})).greedy
+    assert (found.n, found.pass_rate, found.pass_rate_ci95) == (20, 0.5, verdict.wilson(5, 10))

@@ -137,8 +137,9 @@ def _require_enough(training: Sequence[Row], tasks: Sequence[Task], spec: JobSpe
     shortened = f" once prompts over {limit} tokens are left out" if limit is not None else ""
     if not training:
         raise DataUnusable(f"There are no training rows{shortened}.", fix="Add rows, or raise max_prompt_length.")
-    if len(tasks) < FEWEST_TASKS:
+    prompts = len({canonical_prompt_sha256(task.row) for task in tasks})
+    if prompts < FEWEST_TASKS:
         raise DataUnusable(
-            f"There are {len(tasks)} held-out tasks{shortened}; at least {FEWEST_TASKS} are needed.",
+            f"There are {prompts} held-out tasks{shortened}; at least {FEWEST_TASKS} are needed.",
             fix="Give a validation file, raise evaluation.held_out_fraction, or raise max_prompt_length.",
         )

@@ -250,6 +250,12 @@ def test_one_held_out_task_is_too_few(client: TestClient, body: Body) -> None:
     assert (error["code"], error["param"]) == ("too_few_held_out_tasks", "validation_file")
 
 
+def test_one_held_out_task_is_too_few_however_often_it_stands_there(client: TestClient, body: Body) -> None:
+    body["validation_file"] = upload(client, rows(1) * 50).json()["id"]
+    error = refusal(client, body)
+    assert (error["code"], error["param"]) == ("too_few_held_out_tasks", "validation_file")
+
+
 def test_a_file_of_one_prompt_has_too_few_to_hold_out(client: TestClient, body: Body) -> None:
     del body["validation_file"]
     body["training_file"] = upload(client, rows(1)).json()["id"]

@@ -12,8 +12,8 @@ from core.db.session import Sessions
 from core.ids import JobId
 from core.spec import JobSpec
 from core.status import Stage
-from tests.api.forms import REWARD
-from tests.api.jobs.conftest import upload_reward
+from tests.api.forms import REWARD, upload
+from tests.api.jobs.conftest import rows, upload_reward
 from tests.api.jobs.runs import Run
 
 JOBS = "/v1/fine_tuning/jobs"
@@ -148,6 +148,18 @@ def test_a_preview_is_what_would_be_created(client: TestClient, submit: Submit, 
     assert submit()["spec"] == preview["spec"]
 
 
+def test_held_out_rows_with_the_same_prompt_are_one_task_and_that_is_said(client: TestClient, body: Body) -> None:
+    body["validation_file"] = upload(client, rows(7) * 3).json()["id"]
+    preview = client.post(JOBS, params={"dry_run": True}, json=body).json()
+    assert preview["held_out_tasks"] == 7
+    (warning,) = (one for one in preview["warnings"] if one["code"] != "report_pending")
+    assert (warning["field"], warning["code"]) == ("validation_file", "repeated_tasks")
+    assert "the 21 held-out rows have 7 different prompts" in warning["message"]
+    body["validation_file"] = upload(client, rows(5) * 4).json()["id"]
+    warnings = client.post(JOBS, params={"dry_run": True}, json=body).json()["warnings"]
+    assert {one["code"] for one in warnings} == {"weak_verdict", "repeated_tasks", "report_pending"}
+
+
 def test_a_preview_warns_of_what_may_not_be_meant(client: TestClient, body: Body) -> None:
     del body["validation_file"]
     body["method"]["grpo"]["evaluation"] = {"every_steps": 50}
@@ -182,6 +194,7 @@ def test_a_second_submit_with_the_same_key_is_the_same_job(client: TestClient, b
     again = client.post(JOBS, json=body, headers=headers)
     assert (again.status_code, again.json()) == (201, first.json())
     assert again.headers["idempotent-replayed"] == "true"
+    assert again.headers["location"] == f"{JOBS}/{again.json()['id']}"
     assert len(client.get(JOBS).json()["data"]) == 1
     assert client.post(JOBS, json={**body, "seed": 7}, headers=headers).json()["error"]["code"] == (
         "idempotency_key_reused"
@@ -237,7 +250,9 @@ def test_a_finished_job_cannot_be_cancelled(client: TestClient, run: Run) -> Non
     run.succeed()
     response = client.post(f"{run.path}/cancel")
     assert response.status_code == 409
-    assert response.json()["error"]["code"] == "job_not_cancellable"
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("job_not_cancellable", "job_id")
+    assert error["fix"] == "Nothing needs to be done: it holds no worker."
     assert response.headers["x-should-retry"] == "false"
     assert client.get(run.path).json()["status"] == "succeeded"
 

@@ -62,6 +62,7 @@ def test_the_same_key_and_body_make_one_probe(client, body):
     first, again = (client.post(PROBES, json=body, headers=headers) for _ in range(2))
     assert first.json() == again.json()
     assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.headers["Location"] == f"/v1/signal_probes/{again.json()['id']}"
     assert client.post(PROBES, json={**body, "prompts": 5}, headers=headers).status_code == 422
     assert len(client.get(PROBES).json()["data"]) == 1
 

@@ -63,10 +63,18 @@ def test_rows_with_long_prompts_are_left_out_and_counted(trainers: Trainers) -> 
     assert {rollout.row for rollout in ended.rollouts} <= {1, 2, 3, 5}
 
 
+LONG_ROWS = [{**row, "prompt": f"{row['prompt']} " * 20} for row in toy_rows(3)]
+
+
 @pytest.mark.parametrize(
     ("name", "layout", "words"),
     [
         ("all long", {"hyperparameters": {"max_prompt_length": 1}}, "no training rows"),
+        (
+            "all tasks long",
+            {"held_out": LONG_ROWS, "hyperparameters": {"max_prompt_length": 8}},
+            "0 held-out tasks once prompts over 8 tokens are left out",
+        ),
         ("one task", {"held_out": toy_rows(1)}, "1 held-out tasks"),
         ("mixed", {"rows": [*toy_rows(2), *toy_rows(1, chat=True)]}, "line 3 is a list of messages"),
     ],

@@ -51,12 +51,14 @@ def test_the_phases_of_a_step_sum_to_its_wall_time(plain: Ended) -> None:
     for line in lines:
         parts = [value for name, value in line.metrics.items() if name.startswith("phase/") and name != "phase/total_s"]
         assert sum(parts) == pytest.approx(line.metrics["phase/total_s"])  # type: ignore[arg-type]
+        assert min(parts) >= 0
         assert {f"phase/{phase}_s" for phase in PHASES} <= line.metrics.keys()
     for phase in ("generation", "reward", "forward", "backward", "optimizer"):
         assert all(line.metrics[f"phase/{phase}_s"] for line in lines), phase
-    for before, line in pairwise(lines):
-        passed = line.at - before.at
-        assert line.metrics["phase/total_s"] == pytest.approx(passed, rel=0.02, abs=0.01), line.step
+    # A step ends when its phases are summed, and its line is dated a little later: of all the steps between the first
+    # line and the last, only those two moments differ, and a busy machine may pause the process in either.
+    counted = sum(line.metrics["phase/total_s"] for line in lines[1:])
+    assert counted == pytest.approx(lines[-1].at - lines[0].at, rel=0.02, abs=0.25)
 
 
 def test_the_phases_of_the_process_sum_to_its_total(plain: Ended) -> None:
