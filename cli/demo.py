@@ -1,5 +1,7 @@
 """The main job, end to end and over HTTP only, as a stranger would do it."""
 
+import os
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 from cli.archive import unpack
 from cli.client import Client, EventView, JobView, Progress
 from cli.curl import Curl
-from cli.data_folder import Connection, DataFolder
+from cli.data_folder import DEFAULT_DATA_FOLDER, Connection, DataFolder
 from cli.errors import JobNotSucceeded, ServerUnreachable
 from cli.example import HELDOUT, REWARD, REWARD_NAME, TRAIN, Uploads, job_spec, shown
 from cli.interrupts import pause
@@ -32,9 +34,9 @@ def run(folder: DataFolder, *, port: int | None, out: Path, keep: bool) -> None:
                 raise _not_succeeded(job)
             results = _download(client, job.id, out)
         _show_outcome(results, out, connection)
-        while keep:
-            tend()
-            pause(POLL_S)
+        say(what_now(folder, connection, keep=keep))
+        if keep and connection.pid == os.getpid():
+            stay(tend)
 
 
 @contextmanager
@@ -62,6 +64,27 @@ def describe(job: JobView) -> str:
     if progress.estimated_remaining_s is not None:
         parts.append(f"{_duration(progress.estimated_remaining_s)} left")
     return "  ".join(parts)
+
+
+def what_now(folder: DataFolder, connection: Connection, *, keep: bool) -> str:
+    """The last line: what becomes of the server."""
+    if connection.pid != os.getpid():
+        return f"The server was there before, and is still running (process {connection.pid})."
+    if keep:
+        return "The server goes on; Ctrl+C stops it, and the data stays."
+    is_default = folder.root == DEFAULT_DATA_FOLDER.absolute()
+    command = "./podium up" if is_default else f"./podium up --data {shlex.quote(shown(folder.root))}"
+    return f"`{command}` starts the same server again, with this job and this key."
+
+
+def stay(tend: Tend) -> None:
+    """Until Ctrl+C, which is a good end here: the job is done."""
+    try:
+        while True:
+            tend()
+            pause(POLL_S)
+    except KeyboardInterrupt:
+        return
 
 
 def _submit_and_follow(client: Client, curl: Curl, tend: Tend) -> JobView:
@@ -150,7 +173,6 @@ def _show_outcome(results: JobResults, out: Path, connection: Connection) -> Non
     say(f"URL        {connection.url}")
     say(f"API key    {connection.api_key}")
     say("The lines that begin with $ are all that happened: change the files, and the job is yours.")
-    say("`./podium up` starts the same server again, with this job and this key.")
 
 
 def _not_succeeded(job: JobView) -> JobNotSucceeded:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shlex
 import socket
 import stat
@@ -15,8 +16,8 @@ from cli import checks
 from cli.archive import unpack
 from cli.client import DiagnosticsView, JobView, Progress
 from cli.curl import Curl
-from cli.data_folder import Connection, DataFolder, write_secret
-from cli.demo import describe
+from cli.data_folder import DEFAULT_DATA_FOLDER, Connection, DataFolder, write_secret
+from cli.demo import describe, stay, what_now
 from cli.diagnosis import after_pause, diagnosis_lines
 from cli.errors import FolderInUse, NoConnection, PortUnavailable, UnsafeArchive
 from cli.jobs import connect
@@ -280,3 +281,30 @@ def test_unpack_refuses_what_would_leave_the_folder_before_writing_anything(tmp_
         unpack(archive, tmp_path / "out")
     assert not (tmp_path / "out/good").exists()
     assert not (tmp_path / "escaped").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "is_ours", "keep", "words"),
+    [
+        (DEFAULT_DATA_FOLDER, True, False, "`./podium up` starts"),
+        (Path("/srv/my data"), True, False, "`./podium up --data '/srv/my data'` starts"),
+        (DEFAULT_DATA_FOLDER, True, True, "goes on; Ctrl+C stops it"),
+        (DEFAULT_DATA_FOLDER, False, False, "still running"),
+        (DEFAULT_DATA_FOLDER, False, True, "still running"),
+    ],
+)
+def test_the_demo_ends_with_what_becomes_of_the_server(folder: Path, is_ours: bool, keep: bool, words: str) -> None:
+    pid = os.getpid() if is_ours else os.getppid()
+    connection = Connection(url="http://127.0.0.1:8000", api_key="pk_key", pid=pid)
+    assert words in what_now(DataFolder(folder), connection, keep=keep)
+
+
+def test_ctrl_c_is_a_good_end_of_a_server_that_was_kept() -> None:
+    tended: list[int] = []
+
+    def tend() -> None:
+        tended.append(1)
+        raise KeyboardInterrupt
+
+    stay(tend)
+    assert tended == [1]
