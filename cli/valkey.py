@@ -25,7 +25,8 @@ class Valkey:
     def __init__(self, folder: Path, *, log: Path) -> None:
         self.folder = folder
         self.log = log
-        self.port = free_port()
+        self._reservation = reserve_port()
+        self.port = int(self._reservation.getsockname()[1])
         self._password = secrets.token_urlsafe(24)
         self.child = Child(
             Program(
@@ -54,9 +55,11 @@ class Valkey:
 
     def stop(self) -> None:
         self.child.stop()
+        self._reservation.close()
 
     def kill(self) -> None:
         self.child.kill()
+        self._reservation.close()
 
     def _answers(self) -> bool:
         with redis.Redis.from_url(self.url, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client:
@@ -78,10 +81,13 @@ def running_valkey(folder: Path) -> Iterator[Valkey]:
         server.stop()
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def reserve_port() -> socket.socket:
+    """A socket that is bound and never listens: the server, which sets SO_REUSEADDR, may listen on its port all the
+    same, and the kernel gives that port to nobody who asks for any (socket(7))."""
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    return reservation
 
 
 def _server_binary() -> Path:

@@ -4,9 +4,7 @@ SeaweedFS checks signatures, digests and conditions as AWS does. Everything list
 tells nobody that it runs.
 """
 
-import socket
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import boto3
@@ -14,6 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cli.processes import Child, Program
+from cli.valkey import reserve_port
 
 START_TIMEOUT_S = 30.0
 _PORTS = (
@@ -42,7 +41,8 @@ class SeaweedFS:
 
     def __init__(self, folder: Path, *, log: Path) -> None:
         self._folder = folder
-        self._ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self._reservations = {name: reserve_port() for name in _PORTS}
+        self._ports = {name: int(held.getsockname()[1]) for name, held in self._reservations.items()}
         self.child = Child(self._program(log))
 
     @property
@@ -62,6 +62,11 @@ class SeaweedFS:
     def wait_ready(self) -> None:
         """The bucket comes a moment after the port."""
         self.child.wait_until(self._has_bucket, timeout_s=START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        self.child.stop()
+        for held in self._reservations.values():
+            held.close()
 
     def _program(self, log: Path) -> Program:
         weed = str(Path(sys.executable).with_name("weed"))
@@ -89,9 +94,3 @@ class SeaweedFS:
         finally:
             client.close()
         return True
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]

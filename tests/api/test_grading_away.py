@@ -14,7 +14,6 @@ from sqlalchemy import select
 
 from app.graders import tasks
 from app.rewards.reports import Reports
-from cli.valkey import free_port
 from core.db import grading_tasks
 from core.db.models import GradingTask
 from core.db.session import Sessions
@@ -22,6 +21,7 @@ from core.queue import GRADING_QUEUE, GRADING_TASK
 from core.settings import Settings
 from tests.api.forms import REWARD
 from tests.polling import wait_until
+from tests.ports import free_port
 
 RUN = "/v1/fine_tuning/alpha/graders/run"
 BODY = {

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import redis
 from cli.errors import StartFailed
 from cli.postgres import Postgres, running_postgres, service_account
 from cli.processes import Child, Keeper, Program, process_exists
-from cli.valkey import running_valkey
+from cli.valkey import Valkey, running_valkey
 
 WAIT_S = 60.0
 SERVE_FOREVER = """
@@ -136,6 +137,19 @@ def test_valkey_answers_nobody_without_the_password(place):
         with redis.Redis(port=server.port) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.ping()
         assert server.url.split(":")[2].split("@")[0] not in Path(f"/proc/{server.child.pid}/cmdline").read_text()
+
+
+def test_valkeys_port_is_its_own_before_it_starts_and_while_it_is_started_again(place):
+    server = Valkey(place / "data", log=place / "valkey.log")
+    try:
+        for _ in range(2):
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind(("127.0.0.1", server.port))
+            server.start()
+            server.wait_ready()
+            server.child.kill()
+    finally:
+        server.stop()
 
 
 def test_no_server_outlives_a_killed_parent_and_the_next_start_works(place):

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from cli.data_folder import Connection, DataFolder
-from cli.valkey import free_port
+from tests.ports import free_port
 
 PODIUM = Path(sys.executable).with_name("podium")
 WAIT_S = 120.0

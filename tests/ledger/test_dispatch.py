@@ -11,7 +11,7 @@ import redis
 from kombu import Connection
 from pydantic import SecretStr
 
-from cli.valkey import Valkey, free_port
+from cli.valkey import Valkey
 from core.db import jobs
 from core.db.models import Job
 from core.queue import TRAIN_QUEUE, train_queue
@@ -19,6 +19,7 @@ from core.settings import Settings
 from core.spec import ResourcesSpec
 from core.status import JobKind, JobStatus
 from tests.factories import claimed, expire, make_spec, put_into, queued_job, read_job
+from tests.ports import free_port
 from tests.threads import race
 from worker.dispatcher import MAX_WAITING, HintQueue, dispatch
 from worker.main import make_celery

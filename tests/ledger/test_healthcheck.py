@@ -16,8 +16,8 @@ from sqlalchemy import make_url
 from cli.healthcheck import main
 from cli.packages import package_folder
 from cli.processes import Child, Program
-from cli.valkey import free_port
 from core.settings import CHECKOUT
+from tests.ports import free_port
 from tests.servers.seaweedfs import S3Server
 
 SERVICES = yaml.safe_load((CHECKOUT / "docker-compose.yml").read_text())["services"]

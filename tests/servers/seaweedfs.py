@@ -37,7 +37,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         server.wait_ready()
         yield S3Server(f"http://127.0.0.1:{server.port}", f"http://127.0.0.1:{server.filer_port}")
     finally:
-        server.child.stop()
+        server.stop()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.valkey import free_port
 from core import keys
 from core.db import checkpoints as committed
 from core.db.leases import Lease, LeaseLost
@@ -17,6 +16,7 @@ from core.status import JobStatus
 from core.storage.store import StoreUnavailable
 from tests.factories import claimed, event_codes, expire, read_job
 from tests.polling import wait_until
+from tests.ports import free_port
 from tests.servers.s3_gateway import Gateway, running_gateway
 from tests.servers.seaweedfs import S3Server
 from tests.worker.workshop import Workshop

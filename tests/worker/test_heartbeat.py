@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from cli.valkey import free_port
 from core.db import jobs
 from core.db.leases import Lease
 from core.db.session import Sessions, make_sessions
 from core.settings import Settings
 from tests.factories import claimed, expire, read_job
 from tests.polling import wait_until
+from tests.ports import free_port
 from worker.heartbeat import Heartbeat
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from cli.valkey import free_port
 from core.ids import JobId
 from tests.factories import event_codes
 from tests.polling import wait_until
+from tests.ports import free_port
 from tests.worker.exports.exporting import Exporting
 
 mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")

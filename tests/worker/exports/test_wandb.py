@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli.valkey import free_port
 from core.ids import JobId
 from tests.factories import event_codes
+from tests.ports import free_port
 from tests.worker.exports.exporting import Exporting
 
 pytest.importorskip("wandb", reason="wandb is not installed")

@@ -1,6 +1,5 @@
 """What a run says of itself: journal, phases, rollouts, summary, evaluations."""
 
-from itertools import pairwise
 from statistics import fmean, stdev
 
 import pytest
