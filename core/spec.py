@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from core.builtin_rewards.catalogue import AnyBuiltin
 from core.ids import CheckpointId, FileId, JobId, RewardId, RewardVersionId
+from core.numbers import ExactNumbers
 from core.reward_source import RewardForm
 from core.rows import FileFormat
 from core.watch import MAX_WATCHED, WatchedField
@@ -25,6 +26,10 @@ DEFAULT_LEARNING_RATE = {"lora": 2e-5, "qlora": 2e-5, "full": 1e-6}
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class Exact(Frozen, ExactNumbers):
+    """With numbers that clients choose."""
 
 
 class LossType(StrEnum):
@@ -40,7 +45,7 @@ class LossType(StrEnum):
     VESPO = "vespo"
 
 
-class DynamicSampling(Frozen):
+class DynamicSampling(Exact):
     """Silent groups give way to groups of further prompts, within a bound (DAPO). Changes the objective:
     docs/trainer.md."""
 
@@ -48,7 +53,7 @@ class DynamicSampling(Frozen):
     """Rounds of further generation in a step, of as many groups as are silent still: `prompts_per_step` at most."""
 
 
-class PromptSampling(Frozen):
+class PromptSampling(Exact):
     """Prompts whose groups still disagree come more often. Changes the objective: docs/trainer.md."""
 
     floor: float = Field(0.1, gt=0, le=1)
@@ -57,7 +62,7 @@ class PromptSampling(Frozen):
     """Newest groups of a prompt that its weight is taken from."""
 
 
-class Hyperparameters(Frozen):
+class Hyperparameters(Exact):
     num_generations: int = Field(8, ge=2, le=64)
     """Completions per prompt: the group. One alone has nothing to be compared with."""
     prompts_per_step: int = Field(8, ge=1, le=4096)
@@ -135,7 +140,7 @@ class AdapterMethod(StrEnum):
     """No adapter: every weight is trained, and the result is a whole model."""
 
 
-class AdapterSpec(Frozen):
+class AdapterSpec(Exact):
     method: AdapterMethod = AdapterMethod.LORA
     r: int = Field(16, ge=1, le=512)
     alpha: int = Field(32, ge=1, le=4096)
@@ -143,7 +148,7 @@ class AdapterSpec(Frozen):
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
 
 
-class EvaluationSpec(Frozen):
+class EvaluationSpec(Exact):
     """Baseline before any update, then every `every_steps`, then final: the same held-out tasks, the same grader."""
 
     every_steps: int | None = Field(None, ge=1)
@@ -161,7 +166,7 @@ class EvaluationSpec(Frozen):
     """Share of the training file held out when there is no validation file; split by the seed."""
 
 
-class CheckpointSpec(Frozen):
+class CheckpointSpec(Exact):
     """When to save: whichever of the two comes first; also at the best evaluation so far, and at the last step."""
 
     every_steps: int = Field(25, ge=1)
@@ -181,7 +186,7 @@ class CheckpointSpec(Frozen):
         raise ValueError("must be `auto`, null, or a number above 0 and at most 10080 (a week)")
 
 
-class GradingSpec(Frozen):
+class GradingSpec(Exact):
     """When grading works too badly to train on. The job is then paused at its last good step, with a checkpoint.
 
     Only errors count: a reward that answers None does not fail.
@@ -196,7 +201,7 @@ class GradingSpec(Frozen):
     """So many bad steps running are too many."""
 
 
-class RecordSpec(Frozen):
+class RecordSpec(Exact):
     """How many rollouts stay in the ledger, to be read and scored again. Metrics count all of them."""
 
     rollouts_per_step: int = Field(128, ge=0, le=4096)
@@ -205,7 +210,7 @@ class RecordSpec(Frozen):
     """Of the newest steps; the rollouts of older ones go."""
 
 
-class StopSpec(Frozen):
+class StopSpec(Exact):
     """When to end before `max_steps`: a run without signal costs as much as one with it."""
 
     silent_share_above: float | None = Field(None, gt=0, lt=1)
@@ -219,7 +224,7 @@ class StopSpec(Frozen):
     Needs `evaluation.every_steps`."""
 
 
-class ResourcesSpec(Frozen):
+class ResourcesSpec(Exact):
     """What of a worker the job takes."""
 
     gpus: int = Field(1, ge=1, le=64)
@@ -230,7 +235,7 @@ class ResourcesSpec(Frozen):
 RewardName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
-class Gate(Frozen):
+class Gate(Exact):
     """A term counts only where another one reaches a value; `worker.grading.gates` says what else."""
 
     reward: RewardName

@@ -11,6 +11,7 @@ from core.spec import (
     AdapterSpec,
     CheckpointSpec,
     EvaluationSpec,
+    Exact,
     Frozen,
     GradingSpec,
     Hyperparameters,
@@ -71,7 +72,7 @@ AutoInterval = Annotated[_Int, _auto_or(TypeAdapter(Annotated[int, Field(ge=1)])
 AutoMultiplier = Annotated[_Float, _auto_or(TypeAdapter(Annotated[float, Field(gt=0, le=10_000)]))]
 
 
-class ReinforcementHyperparameters(Frozen):
+class ReinforcementHyperparameters(Exact):
     """OpenAI's names. `"auto"` is our default."""
 
     batch_size: AutoCount = Field(None, description="Prompts per step.")

@@ -23,7 +23,7 @@ from core.grading_tasks import GradingTaskKind, GradingTaskStatus
 from core.ids import FileId, GradingTaskId, JobId, RewardId, TenantId
 from core.rescoring import MOST_ROLLOUTS, Rescore, RescoreReport
 from core.reward_source import RewardEntry, RewardForm, analyse, bind
-from core.spec import BuiltinReward, Frozen, JobSpec, PinnedReward, RewardName, RewardTerm
+from core.spec import BuiltinReward, Exact, JobSpec, PinnedReward, RewardName, RewardTerm
 
 router = resource_router("/v1/fine_tuning/jobs/{job_id}/rescore", tag="jobs")
 
@@ -32,7 +32,7 @@ TaskIdPath = Annotated[GradingTaskId, Path(description="`gtask-...`")]
 _ENTRY = TypeAdapter(RewardEntry)
 
 
-class JobRescore(Frozen):
+class JobRescore(Exact):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reward": "rew-0197f0a4c1e27b6a9d0f3c5e8a1b2c3f", "version": 2}]}
     )

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from app.jobs.integrations import Integrations
 from app.jobs.methods import Method
 from core.ids import FileId
-from core.spec import Frozen, ResourcesSpec
+from core.spec import Exact, ResourcesSpec
 
 MAX_METADATA_PAIRS = 16
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -88,7 +88,7 @@ class Resources(ResourcesSpec):
         return ResourcesSpec(gpus=self.gpus)
 
 
-class JobCreate(Frozen):
+class JobCreate(Exact):
     """OpenAI's fields, with `method.type = "grpo"` beside its own methods."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, PAYS_FOR_SIGNAL, BRANCH]})

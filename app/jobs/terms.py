@@ -29,7 +29,7 @@ Term = TypeVar("Term", bound="TermFields")
 
 class TermFields(Frozen):
     name: RewardName | None = Field(None, description="Under which metrics report it; unset: the name of the reward.")
-    weight: float = Field(1.0, ge=-1000, le=1000)
+    weight: float = Field(1.0, ge=-1000, le=1000, strict=True)
     gate: Gate | None = Field(
         None, description="Count this one only where another one, which stands before it, reaches a value."
     )
@@ -39,7 +39,9 @@ class UploadedTerm(TermFields):
     """One uploaded reward function and its share of the sum."""
 
     reward: RewardId = Field(description="Id of an uploaded reward.")
-    version: int | None = Field(None, ge=1, lt=2**31, description="Unset: the newest one, which the job then keeps.")
+    version: int | None = Field(
+        None, ge=1, lt=2**31, strict=True, description="Unset: the newest one, which the job then keeps."
+    )
     form: RewardForm | None = Field(None, description="How it is called, where its parameters' names mislead.")
 
 

@@ -58,6 +58,8 @@ def refusal(client: TestClient, body: Any, *, status: int = 422) -> Body:
         (f"{NUMBERS}.num_generations", [8], "invalid_type"),
         (f"{NUMBERS}.max_steps", 0, "invalid_value"),
         (f"{NUMBERS}.max_steps", 2.5, "invalid_type"),
+        (f"{NUMBERS}.max_steps", True, "invalid_type"),
+        (f"{NUMBERS}.max_steps", "8", "invalid_type"),
         (f"{NUMBERS}.learning_rate", -1, "invalid_value"),
         (f"{NUMBERS}.temperature", 0, "invalid_value"),
         (f"{NUMBERS}.loss_type", "ppo", "invalid_value"),
