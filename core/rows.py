@@ -55,7 +55,7 @@ _TOO_MANY_COLUMNS = Problem(
 _EMPTY = Problem("line 1", "the file has no rows", "empty_file", "Upload at least one row.")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
-_KINDS = {str: "text", list: "a list of messages"}
+_KINDS: Mapping[type, str] = {str: "text", list: "a list of messages"}
 
 _Fault = tuple[str, str, str]
 """Path inside the value, message, fix."""
