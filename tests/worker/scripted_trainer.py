@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from bench._chaos.samples import make_answer, make_rollout, make_summary
 from core.results import Evaluation, TaskResult
 from core.status import Stage
-from tests.signal_reports import ALWAYS, MIXED, NEVER, make_report
 from worker.run_directory import (
     STACKS_SIGNAL,
     STOPPED_EXIT_CODE,
@@ -123,6 +122,8 @@ class Trainer:
 
     def finish_probe(self) -> NoReturn:
         self.notice("probed", **(self.plan.probe.model_dump() if self.plan.probe else {}))
+        from tests.signal_reports import ALWAYS, MIXED, NEVER, make_report  # loads torch, which takes seconds
+
         self.run.write_outcome(Outcome(kind="finished", step=0, report=make_report(ALWAYS, NEVER, MIXED)))
         sys.exit(0)
 

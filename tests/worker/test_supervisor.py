@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from sqlalchemy import select
 from core import keys
 from core.db.models import File
 from core.results import JobResults, json_schema
+from core.settings import CHECKOUT
 from core.spec import ModelRef, ModelSource
 from core.status import JobStatus, StatusReason
 from tests.factories import claim, event_codes, make_reward, make_spec, queued_job, read_events, read_job
@@ -18,6 +21,12 @@ from tests.worker.workshop import HAPPY, Workshop
 
 CRASH_AFTER_A_CHECKPOINT = [["baseline"], ["stage", "training"], ["steps", 3], ["checkpoint"], ["steps", 2], ["die"]]
 RESUME_AND_FINISH = [["baseline"], ["stage", "training"], ["steps", 3], ["checkpoint"], ["finish"]]
+
+
+def test_a_scripted_trainer_starts_without_torch():
+    """Hundreds are started in the suite, and torch takes seconds to load."""
+    code = "import sys, tests.worker.scripted_trainer; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
 
 
 def test_a_happy_run_ends_succeeded_and_its_log_tells_the_whole_story_in_order(workshop: Workshop):
