@@ -121,9 +121,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _run(client: Client, body: dict[str, Any], *, quiet: bool) -> Any:
     """The probe's document once it has succeeded. Ctrl+C cancels it."""
     probe = ProbeView.model_validate(client.create_signal_probe(body))
-    if not quiet:
-        say(f"{probe.id}: {probe.prompts} prompts x {probe.samples} completions.")
     try:
+        if not quiet:
+            say(f"{probe.id}: {probe.prompts} prompts x {probe.samples} completions.")
         with nullcontext(_show_nothing) if quiet else changing_line() as show:
             document = _wait(client, probe.id, show)
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ def test_hyperparameters_may_be_null_as_in_the_openai_type() -> None:
 
 def test_a_wrong_number_is_reported_once_under_its_own_name() -> None:
     body = {"type": "reinforcement", "reinforcement": {"grader": GRADER, "hyperparameters": {"batch_size": "many"}}}
-    assert refused(body) == [("reinforcement.hyperparameters.batch_size", "int_parsing")]
+    assert refused(body) == [("reinforcement.hyperparameters.batch_size", "int_type")]
 
 
 @pytest.mark.parametrize("kind", ["score_model", "label_model", "endpoint"])
