@@ -136,8 +136,7 @@ class SandboxedChild:
         try:
             status = self._process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
+            status = _kill(self._process)
         if self._cgroup is not None:
             self._out_of_memory = self._cgroup.reason
             self._cgroup.end()
@@ -176,7 +175,9 @@ def _start(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> int:
-    process.kill()
+    """Of a sandbox that is being made: init is in bwrap's process group still, and alone would wait for it for ever."""
+    if process.poll() is None:  # not reaped yet, so the id is still its own
+        os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 
 

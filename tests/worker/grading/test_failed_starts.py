@@ -1,5 +1,6 @@
 """Sandboxes that cannot be started leave nothing behind, and the next one that can be is."""
 
+import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.grading import rollout, values
 from tests.polling import wait_until
 from tests.worker.grading.conftest import descriptors_left
+from tests.worker.grading.victim import SUBREAPER
 from worker.grading import sandbox
 from worker.grading.client import Grader, GraderNotStarted
 from worker.grading.memory import MemoryWatch
@@ -28,6 +30,18 @@ def left_behind() -> list[psutil.Process]:
             if "bwrap" in words or "worker.grading" in words:
                 found.append(process)
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _orphans_are_ours():
+    """What outlives its bwrap is a child of this process then, and `left_behind` sees it."""
+    subreaper(1)
+    yield
+    subreaper(0)
+
+
+def subreaper(on: int) -> None:
+    assert ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, on, 0, 0, 0) == 0
 
 
 def descriptors() -> int:
