@@ -6,11 +6,9 @@ because somebody waits. The janitor works beside it, in its own thread.
 """
 
 import copy
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Protocol
 
 import redis
@@ -24,7 +22,7 @@ from core.failpoints import failpoint
 from core.logging import configure_logging
 from core.queue import GRADING_QUEUE, GRADING_TASK, TRAIN_QUEUE, TRAIN_TASK, train_queue
 from core.settings import Settings, get_settings
-from worker import janitor
+from worker import janitor, stop_signals
 from worker.main import SOCKET_TIMEOUT_S, app
 
 log = structlog.get_logger()
@@ -97,7 +95,7 @@ def dispatch_grading(sessions: Sessions, hints: Hints) -> int:
 def main() -> None:
     settings = get_settings()
     configure_logging(settings.log_format, settings.log_level)
-    stop = _stop_on_signal()
+    stop = stop_signals.remembered()
     sessions = make_sessions(settings.database_url, pool_size=3)
     hints, grading_hints = HintQueue(app), HintQueue(app, GRADING_QUEUE, GRADING_TASK)
     threading.Thread(target=janitor.tend, args=(sessions, settings, stop), name="janitor", daemon=True).start()
@@ -138,17 +136,6 @@ def _send(due: Sequence[str], hints: Hints) -> int:
         failpoint("dispatch.sent")
         log.info("hint_sent", row_id=row_id)
     return len(due)
-
-
-def _stop_on_signal() -> threading.Event:
-    stop = threading.Event()
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
-    return stop
 
 
 if __name__ == "__main__":

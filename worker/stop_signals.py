@@ -1,17 +1,31 @@
-"""SIGTERM and SIGINT, heard at once by a thread of its own, whatever the main thread waits for.
+"""SIGTERM and SIGINT: remembered, or heard at once by a thread of its own, whatever the main thread waits for.
 
-A Python handler runs in the main thread between two bytecodes: not while that thread is inside a call to a silent
-server. So both signals are blocked, and one thread takes them by sigtimedwait(2). Threads and processes that are
-started meanwhile inherit the block; `worker.parent` lifts it for programs.
+Who works in short rounds looks at `remembered` in between. Who may wait long has to be `listening`: a Python handler
+runs in the main thread between two bytecodes, not while that thread is inside a call to a silent server. So both signals
+are `blocked`, and one thread takes them by sigtimedwait(2). Threads and processes that are started meanwhile inherit
+the block; `worker.parent` lifts it for programs.
 """
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 _POLL_S = 0.2
+
+
+def remembered(*signals: signal.Signals) -> threading.Event:
+    """Set by the first of them, by default SIGTERM or SIGINT. For the main thread."""
+    told = threading.Event()
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        told.set()
+
+    for number in signals or STOP_SIGNALS:
+        signal.signal(number, handle)
+    return told
 
 
 @contextmanager

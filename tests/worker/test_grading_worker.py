@@ -38,8 +38,8 @@ from worker.grading_tasks import data
 from worker.grading_tasks.answer import HARD_LIMIT_S, LAST_WORDS_S, LEASE_S, SOFT_LIMIT_S, answer
 from worker.grading_tasks.context import Workplace
 from worker.grading_tasks.tasks import grade
-from worker.grading_tasks.temporary import PREFIX
 from worker.main import make_celery
+from worker.temporary import PREFIX
 
 HANGS = "import time\ndef reward(completion, answer):\n    while True:\n        time.sleep(0.01)\n"
 ROWS = b"".join(b'{"prompt": "%d?", "answer": "%d"}\n' % (n, n) for n in range(10))

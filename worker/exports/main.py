@@ -7,14 +7,11 @@ addresses of targets.
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-from types import FrameType
 
 import structlog
 
@@ -24,10 +21,10 @@ from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.failpoints import failpoint
 from core.logging import configure_logging
 from core.settings import CHECKOUT, Settings, get_settings
+from worker import stop_signals, temporary
 from worker.exports.environment import export_environment
 from worker.exports.run import lease_s, record_failure
 from worker.exports.target import ExportBroke
-from worker.grading_tasks import temporary
 from worker.parent import parent_environment
 
 log = structlog.get_logger()
@@ -103,7 +100,7 @@ def main() -> None:
     configure_logging(settings.log_format, settings.log_level)
     temporary.sweep()
     temporary.hold_folder()
-    stop = _stop_on_signal()
+    stop = stop_signals.remembered()
     exporter = Exporter(make_sessions(settings.database_url, pool_size=2), settings)
     log.info("exporter_started", targets=settings.integrations)
     while not stop.wait(settings.export_poll_s):
@@ -117,17 +114,6 @@ def main() -> None:
 
 def _folder(claim: Claim) -> Path:
     return Path(tempfile.gettempdir()) / f"{claim.job_id}-{claim.target}-{claim.attempt}"
-
-
-def _stop_on_signal() -> threading.Event:
-    stop = threading.Event()
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
-    return stop
 
 
 if __name__ == "__main__":

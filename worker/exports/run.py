@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from types import FrameType, ModuleType
+from types import ModuleType
 
 import structlog
 
@@ -26,6 +26,7 @@ from core.logging import configure_logging
 from core.settings import Settings, get_settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore
+from worker import stop_signals
 from worker.exports.artifacts import Artifacts
 from worker.exports.feed import Feed, News
 from worker.exports.limits import limited
@@ -174,30 +175,21 @@ def _load(target: ExportTarget) -> ModuleType:
 
 def main() -> None:
     die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is told to the whole terminal; the exporter says when
     settings = get_settings()
     configure_logging(settings.log_format, settings.log_level)
     keep_secrets(settings, os.environ)
     job_id, target, attempt = sys.argv[1:]
     claim = Claim(JobId(job_id), ExportTarget(target), int(attempt))
     structlog.contextvars.bind_contextvars(job_id=claim.job_id, target=claim.target, export_attempt=claim.attempt)
-    place = Place(make_sessions(settings.database_url, pool_size=1), open_store(settings), settings, _stop_on_signal())
+    told = stop_signals.remembered(signal.SIGTERM)
+    place = Place(make_sessions(settings.database_url, pool_size=1), open_store(settings), settings, told)
     try:
         run(claim, place)
     except LEDGER_AWAY as error:
         log.warning("ledger_unreachable", error=str(error).splitlines()[0])
     logging.shutdown()
     os._exit(0)  # at once: a client's threads and hooks may wait for a server that never answers
-
-
-def _stop_on_signal() -> threading.Event:
-    stop = threading.Event()
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return stop
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from celery.signals import worker_init, worker_process_init
 from core.errors import ServiceError
 from core.queue import GRADING_CONCURRENCY, GRADING_QUEUE, GRADING_TASK
 from core.settings import get_settings
+from worker import temporary
 from worker.grading.sandbox import find_sandbox
-from worker.grading_tasks import temporary
 from worker.main import make_celery
 
 log = structlog.get_logger()

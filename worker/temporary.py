@@ -16,8 +16,8 @@ from worker import leftovers
 
 log = structlog.get_logger()
 
-PREFIX = "podium-grading-"
-_NOT_YET_HELD = ".podium-grading-new-"
+PREFIX = "podium-process-"
+_NOT_YET_HELD = ".podium-process-new-"
 
 
 def hold_folder() -> Path:
@@ -36,7 +36,7 @@ def sweep() -> None:
         with suppress(FileNotFoundError, PermissionError):  # another process sweeps too; another user's stay
             if _is_ours(folder) and not leftovers.is_held(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-                log.info("leftover_grading_folder_removed", folder=folder.name)
+                log.info("leftover_folder_removed", folder=folder.name)
 
 
 def _is_ours(folder: Path) -> bool:
