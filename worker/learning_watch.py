@@ -28,16 +28,21 @@ class LearningWatch:
         self._lease = lease
         self._steps: list[StepNumbers] = []
         self._scores: list[HeldOutScore] = []
+        self._judged = 0
+        """The last step of those that were judged, with all that there was to tell told."""
         self._open: dict[FindingKey, int] = {}
         """The findings that were told: the last step at which each was found, by this attempt or an earlier one. Steps
         that are done again before it say nothing of its healing.
         """
 
     def look(self) -> None:
-        """Judge the steps that are in the ledger, if there are new ones. Raises `LeaseLost` when there is news."""
+        """Judge the steps that are in the ledger, if there are new ones. Raises `LeaseLost` when there is news.
+
+        Whatever fails on the way, the ledger too, the next look begins from what had been done.
+        """
         with self._sessions() as session:
-            has_news = self._read(session)
-        if not has_news:
+            self._read(session)
+        if not self._steps or self._steps[-1].step == self._judged:
             return
         found = {
             finding.key: finding
@@ -48,19 +53,20 @@ class LearningWatch:
         self._open |= {key: max(step, self._open[key]) for key in found.keys() & self._open.keys()}
         if found.keys() - self._open.keys() or self._healed(step):
             self._tell(found, step)
+        self._judged = step
 
-    def _read(self, session: Session) -> bool:
-        """Whether there are steps that were not judged yet."""
+    def _read(self, session: Session) -> None:
+        """All of what is new, or nothing of it."""
         job_id, is_first = self._lease.job_id, not self._steps
         steps = learning.new_steps(session, job_id, after=0 if is_first else self._steps[-1].step)
         if not steps:
-            return False
-        self._steps = [*self._steps, *steps][-learning.MOST_STEPS :]
+            return
         known = [score.name for score in self._scores]
-        self._scores += learning.new_scores(session, job_id, self._lease.spec, known=known)
+        scores = learning.new_scores(session, job_id, self._lease.spec, known=known)
         if is_first:
             self._open = learning.open_findings(session, job_id)
-        return True
+        self._steps = [*self._steps, *steps][-learning.MOST_STEPS :]
+        self._scores += scores
 
     def _healed(self, step: int) -> set[FindingKey]:
         return {key for key, last in self._open.items() if step - last >= HEALED_AFTER_STEPS}

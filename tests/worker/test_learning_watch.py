@@ -6,6 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import event as database_event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from core.db import leases, progress
 from core.db.leases import Lease, LeaseLost
@@ -133,6 +136,23 @@ def test_what_a_lost_answer_had_told_is_not_told_again(workshop: Workshop) -> No
     report(workshop, lease, TRUNCATED[40:80])
     first.look()
     second.look()
+    assert raised(workshop, lease) == [("truncated", 80)]
+
+
+def test_what_could_not_be_told_is_told_by_the_next_look(workshop: Workshop) -> None:
+    lease = lease_of(workshop)
+    report(workshop, lease, TRUNCATED[:80])
+    watch = LearningWatch(workshop.sessions, lease)
+
+    def be_away(_: Session) -> None:
+        raise OperationalError("COMMIT", {}, ConnectionError("away"))
+
+    database_event.listen(workshop.sessions, "before_commit", be_away)
+    with pytest.raises(OperationalError):
+        watch.look()
+    database_event.remove(workshop.sessions, "before_commit", be_away)
+    assert raised(workshop, lease) == []
+    watch.look()
     assert raised(workshop, lease) == [("truncated", 80)]
 
 
