@@ -18,7 +18,7 @@ from core.errors import InvalidReward, Problem, ServiceError
 from core.reward_source import RewardEntry, RewardForm, analyse, decode_source
 from worker.grading.arguments import as_json
 from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
-from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError
+from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError, ProcessUnaskableError
 from worker.grading.protocol import ProtocolError
 from worker.grading.received import read_grade
 
@@ -115,7 +115,7 @@ class Grader:
         self._folder = tempfile.TemporaryDirectory(prefix="podium-grader-", ignore_cleanup_errors=True)
         try:
             self._process = self._start(self._load_deadline_s)
-        except _NotStartedError as error:
+        except (_NotStartedError, ProcessUnaskableError) as error:
             self.close()
             raise GraderNotStarted(f"The {self._what} cannot be loaded: {error}.") from error
         except ProcessBrokenError as error:

@@ -122,3 +122,12 @@ def test_start_that_fails_when_its_process_runs_ends_the_process(source, tmp_pat
 def test_a_start_that_fails_says_nothing_about_the_reward(source):
     with descriptors_left(2), pytest.raises(GraderNotStarted, match="cannot be started"):
         probe_source(source, (), entry_point=None, form=None, deadline_s=10.0)
+
+
+def test_a_process_that_cannot_be_asked_to_load_says_nothing_about_the_reward(source, monkeypatch):
+    def unaskable(*arguments, **options):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(GradingProcess, "_exchange", unaskable)
+    with pytest.raises(GraderNotStarted, match="cannot be asked"):
+        Grader(source).__enter__()
