@@ -60,7 +60,8 @@ class Shipper:
         """The last step that an earlier attempt reported, or this one's first."""
         self._waiting: list[CheckpointSaved] = []
         self._scores: dict[int, CheckpointScored] = {}
-        """By step, for checkpoints that are not committed yet. Entered while the job is held, as commits are made."""
+        """By step, for checkpoints that are not committed yet; what has been committed has its own already, and the few
+        numbers stay. Entered while the job is held, as commits are made."""
         self._left_out: dict[int, int] = {}
         """Rollouts of a step that are not on record, until its metrics come."""
         self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")

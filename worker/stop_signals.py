@@ -1,9 +1,9 @@
 """SIGTERM and SIGINT: remembered, or heard at once by a thread of its own, whatever the main thread waits for.
 
 Who works in short rounds looks at `remembered` in between. Who may wait long has to be `listening`: a Python handler
-runs in the main thread between two bytecodes, not while that thread is inside a call to a silent server. So both signals
-are `blocked`, and one thread takes them by sigtimedwait(2). Threads and processes that are started meanwhile inherit
-the block; `worker.parent` lifts it for programs.
+runs in the main thread between two bytecodes, not while that thread is inside a call to a silent server. So both
+signals are `blocked`, and one thread takes them by sigtimedwait(2). Threads and processes that are started meanwhile
+inherit the block; `worker.parent` lifts it for programs.
 """
 
 import signal

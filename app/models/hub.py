@@ -50,7 +50,7 @@ def pin(name: str, revision: str | None) -> ModelRef:
     with _named_errors(name, revision):
         info = HfApi(endpoint=_endpoint()).model_info(name, revision=revision, timeout=TIMEOUT_S)
         if info.sha is None:
-            raise _NoHubError("the answer names no commit")
+            raise ValueError("the answer names no commit")
         files = {sibling.rfilename for sibling in info.siblings or ()}
         _check_files(name, files)
         for file in CONFIGS:
@@ -86,10 +86,6 @@ def _read_json(info: ModelInfo, file: str) -> Any:
         raise ModelNotAllowed(f"The {file} of {info.id!r} is not JSON.", param="model") from None
 
 
-class _NoHubError(Exception):
-    """What answers is something else, such as the login page of a proxy."""
-
-
 @contextmanager
 def _named_errors(name: str, revision: str | None) -> Iterator[None]:
     try:
@@ -103,8 +99,8 @@ def _named_errors(name: str, revision: str | None) -> Iterator[None]:
         fix = "Give a branch, a tag or a commit of the repository."
         message = f"The model {name!r} has no revision {revision!r}."
         raise ModelNotFound(message, param="model", fix=fix) from None
-    except (httpx.HTTPError, OfflineModeIsEnabled, _NoHubError, ValueError, TypeError, KeyError) as error:
-        # The last three: huggingface_hub read an answer that is no JSON, or not the JSON of a hub.
+    except (httpx.HTTPError, OfflineModeIsEnabled, ValueError, TypeError, KeyError) as error:
+        # The last three: what answers is no hub, but the login page of a proxy, say: with no JSON, or with other JSON.
         log.warning("model_hub_unreachable", model=name, endpoint=_endpoint(), error=str(error)[:300])
         raise ModelHubUnreachable(
             f"The model hub did not answer when asked for {name!r}.",

@@ -1,6 +1,5 @@
 """A job whose real trainer is killed goes on from the store, and ends as the one that nobody touched."""
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -12,13 +11,12 @@ import pytest
 
 from core import failpoints, keys
 from core.db.session import Sessions
-from core.ids import JobId, new_file_id
+from core.ids import JobId
 from core.reward_source import analyse
-from core.rows import FileFormat
 from core.settings import CHECKOUT, Settings
-from core.spec import DataRef, JobSpec, PinnedReward
+from core.spec import DataRef, JobSpec
 from core.status import JobStatus
-from tests.factories import queued_job
+from tests.factories import make_data_ref, make_reward, queued_job
 from tests.worker.training.runs import WANTED_LETTERS, toy_rows
 from tests.worker.workshop import Workshop
 
@@ -54,20 +52,14 @@ def workshop(tmp_path: Path, settings: Settings, sessions: Sessions) -> Iterator
 
 def put_rows(workshop: Workshop, rows: list[dict[str, Any]]) -> DataRef:
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    data = DataRef(
-        file_id=new_file_id(),
-        filename="rows.jsonl",
-        format=FileFormat.JSONL,
-        sha256=hashlib.sha256(content).hexdigest(),
-        rows=len(rows),
-    )
+    data = make_data_ref(content)
     workshop.store.put_bytes(keys.data_file(data.file_id), content)
     return data
 
 
 def queue(workshop: Workshop) -> JobId:
-    entry, digest = analyse(WANTED_LETTERS), hashlib.sha256(WANTED_LETTERS.encode()).hexdigest()
-    reward = PinnedReward(name="letters", source_sha256=digest, entry_point=entry.name, form=entry.form)
+    entry = analyse(WANTED_LETTERS)
+    reward = make_reward("letters", WANTED_LETTERS, entry_point=entry.name, form=entry.form)
     rows = toy_rows(9)
     data = {"training": put_rows(workshop, rows[:5]), "held_out": put_rows(workshop, rows[5:])}
     spec = JobSpec.model_validate({**SPEC, **data, "rewards": [reward]})
