@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 out="${1:-${OUT:-gpu_check}}"
 python="${PYTHON:-.venv/bin/python}"
 mkdir -p "$out"
+rm -f "$out"/failed.txt "$out"/{small,qwen3-1.7b}.jsonl  # of a run before: rows are appended
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
 
 "$python" -c 'import torch; assert torch.cuda.is_available(), "no CUDA device"; print(torch.cuda.get_device_name())'
