@@ -27,9 +27,9 @@ Scorer = Callable[[Texts], torch.Tensor]
 """Log-probability of every token but each text's first, at temperature 1, one text after the other: (tokens,)."""
 
 LIMITS = {torch.float32: 0.02, torch.bfloat16: 0.25}
-"""Nats per token, mean. In fp32 kernels differ by 0.00001, with TF32 by 0.001. bfloat16 has 8 bits: a logit of 20 is
-off by up to 0.06, an unlikely token's log-probability by as much, and layers add theirs; 0.02 to 0.06 is usual. Another
-model on the same text is off by a nat or more."""
+"""Nats per token, mean. In fp32 kernels differ by 0.00001. The rest is expected from the arithmetic, not measured on a
+GPU: 0.001 with TF32. bfloat16 has 8 bits: a logit of 20 is off by up to 0.06, an unlikely token's log-probability by as
+much, and layers add theirs; 0.02 to 0.06 in the mean. Another model on the same text: a nat or more."""
 CERTAIN = 8.0
 """Standard errors. The policies on record are up to 32, and errors of neighbouring tokens are not independent."""
 LEAST_MOVE = {torch.float32: 1e-4, torch.bfloat16: 0.01}
