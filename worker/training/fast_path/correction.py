@@ -1,9 +1,7 @@
 """The importance-sampling correction of vLLM's samples, from the gradient pass's own log-probabilities."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import torch
 
@@ -51,13 +49,3 @@ class Correction:
             found["sampling/importance_sampling_ratio/mean"] = ratios.mean().item()
             found["sampling/importance_sampling_ratio/max"] = ratios.max().item()
         return found
-
-
-def metrics_of_all(everybodys: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of several processes as TRL puts them together: the least, the largest, the mean of the means."""
-    names = {name for metrics in everybodys for name in metrics}
-    values = {name: [metrics[name] for metrics in everybodys if name in metrics] for name in sorted(names)}
-    return {name: _TOGETHER[name.rpartition("/")[2]](of_name) for name, of_name in values.items()}
-
-
-_TOGETHER: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max, "mean": fmean}

@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from worker.training.fast_path.audit import Gradients, aside, gradients_of, relative_error
-from worker.training.fast_path.correction import Correction, metrics_of_all
+from worker.training.fast_path.correction import Correction
 from worker.training.fast_path.layout import Rollouts, lay_out
 from worker.training.fast_path.repacking import Processes, Repacker, Saved, Slice, loss_mask
 from worker.training.fast_path.scoring import costs_of, score
@@ -209,8 +208,7 @@ class FastPathTrainer(GRPOTrainer):
         """Before the first step on a batch the policy is the one that generated: its own log-probabilities are old."""
         sampled, mask = inputs["sampling_per_token_logps"], loss_mask(inputs)
         ratio = inputs["importance_sampling_ratio"] = self._correction.ratio(logps, sampled, mask)
-        everybodys = gather_object([self._correction.metrics(ratio, logps, sampled, mask)])
-        for name, value in metrics_of_all(everybodys).items():
+        for name, value in self._correction.metrics(ratio, logps, sampled, mask).items():
             self._metrics["train"][name].append(value)
 
     # What it saves, and whether it is right.
