@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from core.spec import JobSpec
 from worker.training.data import Task
 from worker.training.environment import Device
 from worker.training.rewards import Completion, Rewards, Scored, require_rewards
+from worker.training.seeds import seed_of
 from worker.training.stop import StopRequest
 from worker.training.team.team import ALONE, Team
 
@@ -127,7 +127,7 @@ class Evaluator:
         wanted, training = self.spec.evaluation, self.spec.hyperparameters
         temperature = wanted.temperature or training.temperature
         return [
-            Decoding(training.max_completion_length, temperature, training.top_p, _seed(self.spec.seed, sample))
+            Decoding(training.max_completion_length, temperature, training.top_p, seed_of(self.spec.seed, sample))
             for sample in range(wanted.samples_per_task)
         ]
 
@@ -163,7 +163,7 @@ class Evaluator:
         number = order.first + self.team.rank
         ours: list[list[int]] = []
         if number < len(self._batches):
-            torch.manual_seed(_seed(order.decoding.seed, number))
+            torch.manual_seed(seed_of(order.decoding.seed, number))
             ours = self._generate([self.tasks[place].prompt_ids for place in self._batches[number]], order.decoding)
         return self.team.gather(ours)
 
@@ -228,8 +228,3 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad: int, device: torch.devic
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
     return ids, mask
-
-
-def _seed(*parts: int) -> int:
-    """A seed for `torch.manual_seed` that is fixed by `parts`."""
-    return int.from_bytes(sha256(repr(parts).encode()).digest()[:7])

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 
-SEED_BYTES = 7
-"""What every generator of torch takes."""
+from worker.training.seeds import seed_of
 
 
 class RequestSeeds:
@@ -27,13 +26,13 @@ class RequestSeeds:
         """One per prompt, in order; prompts repeat as often as they are sampled."""
         if step != self._step:
             self._step, self._asked = step, Counter()
-        return [self._next(step, _digest(tuple(prompt))) for prompt in prompts]
+        return [self._next(step, _digest(prompt)) for prompt in prompts]
 
     def _next(self, step: int, prompt: bytes) -> int:
         sample = self._asked[prompt]
         self._asked[prompt] += 1
-        return int.from_bytes(_digest((self._seed, step, prompt, sample))[:SEED_BYTES])
+        return seed_of(self._seed, step, prompt, sample)
 
 
-def _digest(value: object) -> bytes:
-    return sha256(repr(value).encode()).digest()
+def _digest(prompt: Sequence[int]) -> bytes:
+    return sha256(repr(tuple(prompt)).encode()).digest()
