@@ -15,6 +15,10 @@ class GroupOutcome(StrEnum):
     UNGRADED = "ungraded"
 
 
+SILENT = frozenset({GroupOutcome.ALL_RIGHT, GroupOutcome.ALL_WRONG})
+"""What is known to teach nothing. Of an ungraded group nobody knows."""
+
+
 def is_silent(rewards: Sequence[float]) -> bool:
     """Whether all rewards of a group are the same number in single precision: then every advantage is 0.
 

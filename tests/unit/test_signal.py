@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.signal import is_silent, single_precision
+from core.signal import SILENT, GroupOutcome, is_silent, outcome_of, single_precision
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,20 @@ from core.signal import is_silent, single_precision
 )
 def test_a_group_is_silent_when_its_rewards_are_the_same_in_32_bits(rewards: list[float], silent: bool):
     assert is_silent(rewards) is silent
+
+
+@pytest.mark.parametrize(
+    ("rewards", "outcome"),
+    [
+        ([], GroupOutcome.UNGRADED),
+        ([0.5], GroupOutcome.ALL_RIGHT),
+        ([0.3, 0.1 + 0.2], GroupOutcome.ALL_WRONG),
+        ([0.3, 0.4], GroupOutcome.MIXED),
+    ],
+)
+def test_a_group_is_mixed_silent_or_ungraded(rewards: list[float], outcome: GroupOutcome):
+    assert outcome_of(rewards, 0.5) is outcome
+    assert (outcome in SILENT) == (is_silent(rewards) and bool(rewards))
 
 
 @given(st.floats(allow_nan=False))

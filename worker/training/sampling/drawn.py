@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from core.signal import GroupOutcome, outcome_of
 from worker.training.rollouts import RolloutBatch
-from worker.training.sampling.refill import Kind, kind_of
 
 
 class Generation(NamedTuple):
@@ -36,10 +36,9 @@ class Drawn:
     generation: Generation
     batch: RolloutBatch
 
-    @property
-    def kinds(self) -> list[Kind]:
+    def outcomes(self, pass_threshold: float) -> list[GroupOutcome]:
         """Of each group."""
-        return [kind_of(rewards) for rewards in self.batch.group_rewards]
+        return [outcome_of(rewards, pass_threshold) for rewards in self.batch.group_rewards]
 
     @property
     def rows(self) -> list[int]:

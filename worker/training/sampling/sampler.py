@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from core.rows import Row
+from core.signal import SILENT, GroupOutcome
 from core.spec import JobSpec
 from worker.training.rollouts import RolloutBatch
 from worker.training.sampling.draw import draw
 from worker.training.sampling.drawn import Drawn, Generation, StepDraw
 from worker.training.sampling.histories import UNSEEN, PromptHistories, SeenGroup, mean_chance, weight
-from worker.training.sampling.refill import Kind, missing, trained_groups
+from worker.training.sampling.refill import missing, trained_groups
 
 Inputs = list[dict[str, Any]]
 Generate = Callable[[Inputs], Any]
@@ -36,18 +37,21 @@ class StepSampler:
         """`inputs`: what the data's order has for the step. `step`: optimizer steps taken so far."""
         first = self._chosen(inputs, step)
         everything = self._complete(first, generate, grade)
-        size, batches = len(everything.kinds), 0
+        outcomes = everything.outcomes(self.spec.pass_threshold)
+        size, batches = len(outcomes), 0
         wanted = self.spec.hyperparameters.dynamic_sampling
         while wanted is not None and batches < wanted.max_extra_batches:
-            count = missing(everything.kinds, size)
+            count = missing(outcomes, size)
             further = self._further(everything.rows, count, key=f"{step} {batches + 1}") if count else []
             if not further:
                 break
-            everything = everything.plus(self._complete(self._repeated(further), generate, grade))
+            more = self._complete(self._repeated(further), generate, grade)
+            everything = everything.plus(more)
+            outcomes += more.outcomes(self.spec.pass_threshold)
             batches += 1
-        kept = trained_groups(everything.kinds, size)
-        metrics = {**self._metrics(everything, kept, batches), **self._expectations(everything.rows[:size])}
-        self._note(everything, step)
+        kept = trained_groups(outcomes, size)
+        metrics = {**self._metrics(everything, outcomes, kept, batches), **self._expectations(everything.rows[:size])}
+        self._note(everything, outcomes, step)
         return StepDraw(everything, kept, metrics)
 
     def _complete(self, inputs: Inputs, generate: Generate, grade: Grade) -> Drawn:
@@ -80,25 +84,27 @@ class StepSampler:
     def _repeated(self, places: Sequence[int]) -> Inputs:
         return [self.examples[place] for place in places for _ in range(self._group_size)]
 
-    def _note(self, everything: Drawn, step: int) -> None:
+    def _note(self, everything: Drawn, outcomes: Sequence[GroupOutcome], step: int) -> None:
         wanted = self.spec.hyperparameters.prompt_sampling
         if wanted is None:
             return
         threshold = self.spec.pass_threshold
-        groups = zip(everything.rows, everything.batch.group_rewards, everything.kinds, strict=True)
-        for place, rewards, kind in groups:
-            if kind is not Kind.UNGRADED:
+        groups = zip(everything.rows, everything.batch.group_rewards, outcomes, strict=True)
+        for place, rewards, outcome in groups:
+            if outcome is not GroupOutcome.UNGRADED:
                 passed = sum(reward >= threshold for reward in rewards)
-                group = SeenGroup(step + 1, len(rewards), passed, kind is Kind.MIXED)
+                group = SeenGroup(step + 1, len(rewards), passed, outcome is GroupOutcome.MIXED)
                 self.histories.note(self.rows[place].line, group, window=wanted.window)
 
-    def _metrics(self, everything: Drawn, kept: Sequence[int], batches: int) -> dict[str, float]:
-        trained = [everything.kinds[group] for group in kept]
-        graded = len(trained) - trained.count(Kind.UNGRADED)
+    def _metrics(
+        self, everything: Drawn, outcomes: Sequence[GroupOutcome], kept: Sequence[int], batches: int
+    ) -> dict[str, float]:
+        trained = [outcomes[group] for group in kept]
+        graded = len(trained) - trained.count(GroupOutcome.UNGRADED)
         return {
-            "draw/groups_generated": len(everything.kinds),
+            "draw/groups_generated": len(outcomes),
             "draw/groups_replaced": sum(group >= len(kept) for group in kept),
-            "draw/trained_silent_share": trained.count(Kind.SILENT) / graded if graded else 0.0,
+            "draw/trained_silent_share": sum(one in SILENT for one in trained) / graded if graded else 0.0,
             "draw/extra_batches": batches,
             "draw/prompts_used": len(set(everything.rows)),
         }
