@@ -10,9 +10,9 @@ from vllm import LLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from core import failpoints
-from tests.vllm.toys import BF16, CPU, PROMPTS, Bench, make_bench, save_model_for_vllm
+from tests.vllm.toys import BF16, CPU, DRAWING, PROMPTS, Bench, make_bench, save_model_for_vllm
 from tests.worker.training.runs import trainer_main
-from worker.training.failures import StaleSampler
+from worker.training.failures import SamplerFailed, StaleSampler
 from worker.training.vllm.engine import Engine
 from worker.training.vllm.start import scorer
 from worker.training.vllm.weights import policy_weights
@@ -53,6 +53,15 @@ def ask_by_seed(model: Path, folder: Path) -> dict[str, Any]:
     undisturbed = torch.equal(state, torch.random.get_rng_state())
     bench.sampler._seeds = type(bench.sampler._seeds)(7)  # a process that begins at this step
     return {"whole": whole, "alone": bench.sample([2]), "backwards": bench.sample([1]), "undisturbed": undisturbed}
+
+
+def ask_for_what_vllm_refuses(model: Path, folder: Path) -> str:
+    bench = make_bench(model, folder, native=True)
+    try:
+        bench.engine.sample([PROMPTS[0]], [7], {**DRAWING, "temperature": -1.0})
+    except SamplerFailed as failure:
+        return failure.message
+    return ""
 
 
 class DeafEngine(Engine):

@@ -40,6 +40,12 @@ def test_a_request_is_answered_by_its_seed_whatever_else_is_asked(
     assert seen["undisturbed"]
 
 
+def test_a_request_that_vllm_refuses_is_the_samplers_failure(
+    aside: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    assert "while preparing its requests" in aside("ask_for_what_vllm_refuses", model, tmp_path)
+
+
 @pytest.mark.parametrize(
     "ways", [{"native": True}, {"native": False}, {"native": True, "bf16": True}], ids=["native", "merged", "bf16"]
 )

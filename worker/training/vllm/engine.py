@@ -85,7 +85,7 @@ class Engine:
 
     def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], drawing: Mapping[str, Any]) -> Answers:
         """One completion per prompt, each by its own seed. `drawing`: arguments of `SamplingParams`."""
-        asked = [SamplingParams(**drawing, n=1, logprobs=0, seed=seed, detokenize=False) for seed in seeds]
+        asked = [_request(**drawing, n=1, logprobs=0, seed=seed) for seed in seeds]
         completions = [output.outputs[0] for output in self._generate(prompts, asked)]
         return Answers(
             token_ids=[list(one.token_ids) for one in completions],
@@ -94,12 +94,12 @@ class Engine:
 
     def complete(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """Greedily, with exactly so many tokens: no random number is drawn."""
-        asked = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        asked = _request(temperature=0, max_tokens=tokens, ignore_eos=True)
         return [list(output.outputs[0].token_ids) for output in self._generate(prompts, asked)]
 
     def score(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
         """(tokens,), float64: log-probability of every token but the first of each text, at temperature 1."""
-        asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        asked = _request(temperature=0, max_tokens=1, prompt_logprobs=0)
         scores = [
             place[token].logprob
             for text, output in zip(texts, self._generate(texts, asked), strict=True)
@@ -169,6 +169,11 @@ def _start(settings: EngineSettings) -> LLM:
         if any(word in str(error) for word in _WORDS_OF_MEMORY) and not isinstance(error, torch.OutOfMemoryError):
             raise SamplerDoesNotFit(f"vLLM could not start: {first_line(error)}") from error
         raise
+
+
+def _request(**drawing: Any) -> SamplingParams:
+    with _named("preparing its requests"):
+        return SamplingParams(**drawing, detokenize=False)
 
 
 def _prepare_environment() -> None:
