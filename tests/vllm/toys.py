@@ -60,7 +60,7 @@ class Bench:
 
 
 def make_bench(model_folder: Path, folder: Path, *, device: Device = CPU, native: bool, full: bool = False) -> Bench:
-    dtype = torch.bfloat16 if device.bf16 else torch.float32
+    dtype = device.compute_dtype
     model: Any = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype)
     if not full:
         torch.manual_seed(1)

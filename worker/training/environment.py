@@ -29,6 +29,15 @@ class Device:
     def is_cuda(self) -> bool:
         return self.kind == "cuda"
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Of passes, whatever the weights are kept in; a sampler computes in it too."""
+        return torch.bfloat16 if self.bf16 else torch.float32
+
+    def autocast(self) -> torch.autocast:
+        """As the trainer's passes compute."""
+        return torch.autocast(self.kind, torch.bfloat16, enabled=self.bf16)
+
 
 def detect_device() -> Device:
     if not torch.cuda.is_available():
@@ -43,7 +52,7 @@ def describe_environment(device: Device) -> Environment:
         platform=platform.platform(),
         device=device.name,
         driver=_nvidia_driver() if device.is_cuda else None,
-        dtype="bfloat16" if device.bf16 else "float32",
+        dtype=str(device.compute_dtype).removeprefix("torch."),
         libraries={name: installed for name in LIBRARIES if (installed := _version(name))},
     )
 

@@ -179,7 +179,7 @@ class Evaluator:
         pad = self.tokenizer.pad_token_id
         ids, mask = _left_padded(prompts, pad, self.model.device)
         config = decoding.generation_config(eos_token_ids=self.eos_token_ids, pad_token_id=pad)
-        with torch.autocast(self.device.kind, torch.bfloat16, enabled=self.device.bf16):
+        with self.device.autocast():
             output = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
         return [self._until_eos(row) for row in output[:, ids.shape[1] :].tolist()]
 

@@ -111,7 +111,7 @@ def load_start(model: Any, run: RunDirectory, spec: JobSpec) -> None:
 def weights_dtype(spec: JobSpec, device: Device) -> torch.dtype:
     """Frozen weights are kept in bf16; trained ones in fp32 (autocast computes in bf16), or small steps round away."""
     trained = spec.adapter.method is AdapterMethod.FULL
-    return torch.bfloat16 if device.bf16 and not trained else torch.float32
+    return torch.float32 if trained else device.compute_dtype
 
 
 def _source(plan: RunPlan) -> str | Path:
@@ -129,7 +129,7 @@ def _four_bits(device: Device) -> dict[str, Any]:
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16 if device.bf16 else torch.float32,
+        bnb_4bit_compute_dtype=device.compute_dtype,
     )
     return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from core.spec import JobSpec
@@ -80,7 +79,7 @@ def estimate_needs(
     the trainer's own model. The engine computes in the device's type.
     """
     config = causal_of(model).config.get_text_config()
-    width = dtype_of(device).itemsize
+    width = device.compute_dtype.itemsize
     rollouts = spec.hyperparameters.rollouts_per_step
     trained = tokens * rollouts_per_pass(spec.hyperparameters, spec.resources.gpus, device)
     cache = token_cache_bytes(config, width)
@@ -92,11 +91,6 @@ def estimate_needs(
         longest=cache * tokens,
         all_rollouts=cache * tokens * rollouts,
     )
-
-
-def dtype_of(device: Device) -> torch.dtype:
-    """What the engine computes in: as the trainer does."""
-    return torch.bfloat16 if device.bf16 else torch.float32
 
 
 def token_cache_bytes(config: Any, width: int) -> int:

@@ -1,7 +1,7 @@
 """A sampler for a trainer: what is served how, in how much memory, and watched by a canary."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from worker.training.evaluate import untouched_training
 from worker.training.fast_path.scoring import causal_of
 from worker.training.phases import PhaseTimer
 from worker.training.vllm.canary import COMPLETION_TOKENS, Canary, Scorer, Texts
-from worker.training.vllm.memory import dtype_of, estimate_needs, plan_memory
+from worker.training.vllm.memory import estimate_needs, plan_memory
 from worker.training.vllm.native import AdapterFolder, obstacle, room_for
 from worker.training.vllm.sampler import ColocatedSampler, Serving
 from worker.training.vllm.seeds import RequestSeeds
@@ -50,7 +50,7 @@ def open_sampler(
             EngineSettings(
                 model=causal_of(model).name_or_path,
                 revision=hub_revision(spec),
-                dtype=dtype_of(device),
+                dtype=device.compute_dtype,
                 memory=memory,
                 sleeps=sleeps,
                 tokens=tokens,
@@ -66,7 +66,7 @@ def open_sampler(
         model,
         engine,
         Serving(
-            dtype=dtype_of(device),
+            dtype=device.compute_dtype,
             sleeps=sleeps,
             share=memory.get("gpu_memory_utilization"),
             adapters=AdapterFolder(run.path / ".adapters") if merges is None else None,
@@ -88,7 +88,7 @@ def scorer(model: Any, device: Device, *, with_adapter: bool = True) -> Scorer:
 
     def score(texts: Texts) -> torch.Tensor:
         bare = nullcontext() if with_adapter else model.disable_adapter()
-        with untouched_training(model, device), bare, _as_in_passes(device):
+        with untouched_training(model, device), bare, device.autocast():
             return torch.cat([_score_one(model, text) for text in texts])
 
     return score
@@ -96,11 +96,7 @@ def scorer(model: Any, device: Device, *, with_adapter: bool = True) -> Scorer:
 
 def _canary(model: Any, prompts: Sequence[Sequence[int]], device: Device) -> Canary:
     score_base = scorer(model, device, with_adapter=False) if isinstance(model, PeftModel) else None
-    return Canary(prompts, dtype_of(device), score_base=score_base)
-
-
-def _as_in_passes(device: Device) -> AbstractContextManager[None]:
-    return torch.autocast(device.kind, torch.bfloat16, enabled=device.bf16)
+    return Canary(prompts, device.compute_dtype, score_base=score_base)
 
 
 def _score_one(model: Any, text: list[int]) -> torch.Tensor:
