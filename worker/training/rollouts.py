@@ -22,9 +22,7 @@ class RolloutBatch:
     @property
     def group_rewards(self) -> list[list[float]]:
         """The rewards of each group, ungraded rollouts left out."""
-        size = self.num_generations
-        groups = [self.scored[start : start + size] for start in range(0, len(self.scored), size)]
-        return [[score.reward for score in group if score.reward is not None] for group in groups]
+        return [[reward for reward, _ in group] for group in self.graded_groups]
 
     @property
     def graded_groups(self) -> list[list[tuple[float, int]]]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.polling import wait_until
 from tests.worker.training.runs import DEADLINE_S, Ended, Trainers, failed_with, toy_rows
-from tests.worker.training.test_resume import SLOW_IN_STEPS_1_AND_3, numbers
+from tests.worker.training.test_resume import SLOW_IN_STEPS_1_AND_3, is_grading_step_3, numbers
 from worker.run_directory import STOPPED_EXIT_CODE, CheckpointSaved, Pulse, RunDirectory, StepDone
 
 START_S = 180.0
@@ -42,11 +42,6 @@ def followers(leader_pid: int | None) -> list[psutil.Process]:
 
 def a_step_is_done(run: RunDirectory) -> bool:
     return any(isinstance(entry, StepDone) for entry, _ in run.read_journal())
-
-
-def is_grading_step_3(run: RunDirectory) -> bool:
-    pulse = run.read_pulse()
-    return pulse is not None and (pulse.phase, pulse.step) == ("reward", 2)
 
 
 def test_every_rollout_is_graded_and_written_down_once(two: Ended) -> None:

@@ -60,6 +60,11 @@ def numbers(ended: Ended, after: int) -> dict[int, dict[str, float | None]]:
     }
 
 
+def is_grading_step_3(run: RunDirectory) -> bool:
+    pulse = run.read_pulse()
+    return pulse is not None and (pulse.phase, pulse.step) == ("reward", 2)
+
+
 @pytest.mark.parametrize("step", [1, 2, 4, 5, 6])
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(trainers: Trainers, uninterrupted: Ended, step: int) -> None:
     resumed = trainers.train(f"resumed-{step}", resume=(uninterrupted.run, step), **LONG)
@@ -161,9 +166,7 @@ def test_told_to_go_in_a_step_that_does_not_fit_it_saves_the_one_before_and_leav
     layout = {**LONG, "checkpoints": {"every_steps": 100}}
     run = trainers.lay_out("hurried", grace_s=0.2, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
     process = trainers.start(run)
-    wait_until(
-        lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2), what="step 3's grading"
-    )
+    wait_until(lambda: is_grading_step_3(run), what="step 3's grading")
     os.kill(process.pid or 0, signal.SIGTERM)
     stopped = trainers.finish(run, process)
     assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
@@ -185,9 +188,7 @@ def test_told_to_go_where_an_upload_does_not_fit_it_saves_nothing_and_says_why(t
     run = trainers.lay_out("slow-store", grace_s=10.0, rewards={"letters": SLOW_IN_STEPS_1_AND_3}, **layout)
     run.write_upload_s(60.0)
     process = trainers.start(run)
-    wait_until(
-        lambda: (pulse := run.read_pulse()) and (pulse.phase, pulse.step) == ("reward", 2), what="step 3's grading"
-    )
+    wait_until(lambda: is_grading_step_3(run), what="step 3's grading")
     os.kill(process.pid or 0, signal.SIGTERM)
     stopped = trainers.finish(run, process)
     assert (stopped.exit_code, stopped.outcome.kind) == (STOPPED_EXIT_CODE, "stopped"), stopped.log
