@@ -144,10 +144,6 @@ class TooFewGpus(RunFailed):
 class VllmUnsupported(RunFailed):
     reason = StatusReason.INVALID_SPEC
     code = "vllm_unsupported"
-    default_fix = (
-        "Install a supported version where the trainer runs (pip install 'vllm>=0.22,<=0.31.0'), or set "
-        "hyperparameters.use_vllm to false."
-    )
 
 
 class SamplerCannotMerge(RunFailed):

@@ -177,8 +177,8 @@ def load_bench(
     rewards.on_term = evaluator.on_batch = phases.beat
     evaluator.team = team
     if spec.hyperparameters.use_vllm:
-        prompts = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
-        trainer.sample_with(open_sampler(trainer, run, spec, prompts, evaluator.tokens_at_once, phases, device))
+        prompt_ids = tokenize(tokenizer, data.training, spec.chat_template_kwargs)
+        trainer.sample_with(open_sampler(trainer, run, spec, prompt_ids, evaluator.tokens_at_once, phases, device))
     scoreboard = Scoreboard(run, evaluator, spec.evaluation, phases, progress)
     trainer.remove_callback(PrinterCallback)
     save_clock = SaveClock(spec.checkpoints.every_minutes, plan.mean_time_between_preemptions_s)

@@ -6,7 +6,7 @@ import pytest
 
 from core.status import StatusReason
 from worker.training.failures import VllmUnsupported, named_failure
-from worker.training.vllm.versions import installed_vllm, is_supported, require_supported_vllm
+from worker.training.vllm.versions import SUPPORTED, installed_vllm, is_supported, require_supported_vllm
 
 
 @pytest.mark.parametrize("version", ["0.22.0", "0.27.1", "0.31.0", "0.31.0+cpu"])
@@ -38,7 +38,7 @@ def test_whichever_distribution_brings_it_is_asked(
         require_supported_vllm()
     assert raised.value.detail.reason is StatusReason.INVALID_SPEC
     assert not raised.value.detail.retryable
-    assert "pip install" in (raised.value.detail.fix or "")
+    assert f"pip install 'vllm{SUPPORTED}'" in (raised.value.detail.fix or "")
 
 
 def test_an_engine_that_died_is_named_and_tried_again() -> None:

@@ -18,7 +18,9 @@ def require_supported_vllm() -> None:
         raise VllmNotInstalled("use_vllm is set, but vLLM is not installed in the trainer's environment.")
     if not is_supported(found):
         raise VllmUnsupported(
-            f"vLLM {found} is installed in the trainer's environment; versions {SUPPORTED} are supported."
+            f"vLLM {found} is installed in the trainer's environment; versions {SUPPORTED} are supported.",
+            fix=f"Install a supported version where the trainer runs (pip install 'vllm{SUPPORTED}'), or set "
+            "hyperparameters.use_vllm to false.",
         )
 
 
