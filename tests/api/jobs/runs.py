@@ -25,9 +25,9 @@ class Run:
     lease: Lease
 
     @classmethod
-    def claim(cls, sessions: Sessions, store: ObjectStore, job_id: str) -> "Run":
+    def claim(cls, sessions: Sessions, store: ObjectStore, job_id: str, *, gpus: int = 1) -> "Run":
         with sessions.begin() as session:
-            lease = leases.claim(session, JobId(job_id), owner="test", ttl_s=60, max_failures=3)
+            lease = leases.claim(session, JobId(job_id), owner="test", ttl_s=60, max_failures=3, gpus=gpus)
         assert lease is not None
         return cls(sessions, store, lease)
 
