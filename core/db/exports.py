@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from core.db import events
-from core.db.models import Artifact, EvaluationRecord, Export, Job, now
+from core.db.models import Artifact, Export, Job, now
 from core.errors import ServiceError
 from core.ids import JobId
 from core.integrations import ExportTarget, Integration
@@ -120,12 +120,6 @@ def failing(session: Session, job_id: JobId) -> Sequence[Export]:
     """Those whose last try failed, and those that were given up."""
     query = select(Export).where(Export.job_id == job_id, Export.failing_since.is_not(None))
     return session.scalars(query.order_by(Export.target)).all()
-
-
-def evaluations(session: Session, job_id: JobId, *, after_step: int) -> Sequence[EvaluationRecord]:
-    """Those of later steps; each has every task's answers."""
-    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id, EvaluationRecord.step > after_step)
-    return session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at)).all()
 
 
 def put_artifact(

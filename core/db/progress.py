@@ -205,8 +205,13 @@ def rollouts(session: Session, job_id: JobId, *, step: int) -> Sequence[RolloutR
     return session.scalars(query.order_by(RolloutRecord.index)).all()
 
 
-def evaluations(session: Session, job_id: JobId) -> Sequence[EvaluationRecord]:
-    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id)
+def evaluations(
+    session: Session, job_id: JobId, *, from_step: int = 0, to_step: int | None = None
+) -> Sequence[EvaluationRecord]:
+    """Each has every task's answers."""
+    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id, EvaluationRecord.step >= from_step)
+    if to_step is not None:
+        query = query.where(EvaluationRecord.step <= to_step)
     return session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at)).all()
 
 

@@ -91,6 +91,15 @@ def test_steps_are_read_by_window(sessions):
     assert [row.step for row in newest] == [5, 4]
 
 
+def test_evaluations_are_read_by_window(sessions):
+    lease = claimed(sessions)
+    for step in range(5):
+        add_evaluation(sessions, lease, f"step-{step}", step, "mark")
+    with sessions() as session:
+        found = progress.evaluations(session, lease.job_id, from_step=1, to_step=3)
+    assert [row.step for row in found] == [1, 2, 3]
+
+
 def test_rollouts_of_an_earlier_attempt_at_the_step_are_replaced(sessions):
     first = claimed(sessions)
     report(sessions, first, progress.add_rollouts, 1, [{"index": n, "completion": "old"} for n in range(4)])
