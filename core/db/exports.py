@@ -11,10 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from core.db import events
+from core.db import events, progress
 from core.db.models import Artifact, Export, Job, now
 from core.errors import ServiceError
 from core.ids import JobId
@@ -128,11 +127,15 @@ def put_artifact(
     """Show an uploaded object under the name; the key of the one that it replaces, if any. Raises `ClaimLost`."""
     _held(session, claim)
     old = session.get(Artifact, (claim.job_id, name), populate_existing=True)
-    row = {"attempt": _NO_ATTEMPT, "key": key, "size_bytes": size_bytes, "sha256": sha256, "content_type": content_type}
-    session.execute(
-        insert(Artifact)
-        .values(job_id=claim.job_id, name=name, **row)
-        .on_conflict_do_update(index_elements=[Artifact.job_id, Artifact.name], set_=row | {"created_at": now()})
+    progress.show_artifact(
+        session,
+        claim.job_id,
+        attempt=_NO_ATTEMPT,
+        name=name,
+        key=key,
+        size_bytes=size_bytes,
+        sha256=sha256,
+        content_type=content_type,
     )
     return None if old is None else old.key
 

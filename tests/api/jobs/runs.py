@@ -101,8 +101,15 @@ class Run:
         digest = self.store.put_bytes(key, data, content_type=content_type)
         with self.sessions.begin() as session:
             leases.hold(session, self.lease)
-            progress.add_artifact(
-                session, self.lease, name=name, key=key, size_bytes=len(data), sha256=digest, content_type=content_type
+            progress.show_artifact(
+                session,
+                self.job_id,
+                attempt=self.lease.attempt,
+                name=name,
+                key=key,
+                size_bytes=len(data),
+                sha256=digest,
+                content_type=content_type,
             )
         return key
 
