@@ -42,6 +42,9 @@ class TaskResult(Frozen):
     greedy: Answer
     sampled: tuple[Answer, ...]
 
+    def answers(self, decoding: Decoding) -> tuple[Answer, ...]:
+        return (self.greedy,) if decoding == "greedy" else self.sampled
+
 
 class Evaluation(Frozen):
     """Every held-out task answered by one policy."""
@@ -54,7 +57,7 @@ class Evaluation(Frozen):
 
     def answers(self, decoding: Decoding) -> list[Answer]:
         """Those that evaluations are ranked by, and the verdict is taken on."""
-        return [answer for task in self.tasks for answer in ((task.greedy,) if decoding == "greedy" else task.sampled)]
+        return [answer for task in self.tasks for answer in task.answers(decoding)]
 
     def is_reliable(self, decoding: Decoding, max_error_share: float) -> bool:
         """Whether few enough answers met an error (`GradingSpec.max_error_share`) to rank it or to judge by it."""

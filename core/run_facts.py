@@ -1,9 +1,10 @@
 """What rules look at, taken from a job's spec and its evaluations."""
 
-from collections.abc import Sequence
+from statistics import fmean
 
 from core.learning.numbers import Asked, HeldOutScore
-from core.results import Answer, Evaluation
+from core.repeated_prompts import by_prompt, most
+from core.results import Evaluation
 from core.spec import JobSpec
 
 
@@ -20,15 +21,14 @@ def asked_of(spec: JobSpec) -> Asked:
 
 def held_out_score(name: str, evaluation: Evaluation, spec: JobSpec) -> HeldOutScore:
     """By the verdict's decoding; of several samples per task all count for the reward, the first for passing."""
-    answers: Sequence[Sequence[Answer]] = [
-        (task.greedy,) if spec.evaluation.decoding == "greedy" else task.sampled for task in evaluation.tasks
-    ]
-    firsts = [task[0] for task in answers if task and task[0].passed is not None]
-    rewards = [answer.reward for task in answers for answer in task if answer.reward is not None]
+    decoding = spec.evaluation.decoding
+    firsts = [(task.prompt_sha256, answer.passed) for task in evaluation.tasks for answer in task.answers(decoding)[:1]]
+    tasks = by_prompt((prompt, passed) for prompt, passed in firsts if passed is not None)
+    rewards = [answer.reward for answer in evaluation.answers(decoding) if answer.reward is not None]
     return HeldOutScore(
         name=name,
         step=evaluation.step,
-        tasks=len(firsts),
-        passed=sum(answer.passed is True for answer in firsts),
-        mean_reward=sum(rewards) / len(rewards) if rewards else None,
+        tasks=len(tasks),
+        passed=sum(map(most, tasks)),
+        mean_reward=fmean(rewards) if rewards else None,
     )

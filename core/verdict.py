@@ -11,15 +11,13 @@ Standard library only: every supervisor loads this, and scipy alone would double
 
 import math
 import random
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist, fmean, quantiles
-from typing import Literal, TypeVar
+from typing import Literal
 
+from core.repeated_prompts import by_prompt, most
 from core.results import Answer, Decoding, Evaluation, EvaluationScore, Score, TaskResult, Verdict
 from core.split import FEWEST_SIGNIFICANT, FEWEST_TASKS
-
-_Row = TypeVar("_Row")
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
@@ -131,7 +129,7 @@ def _score(tasks: Sequence[Sequence[Answer]], prompts: Sequence[str]) -> Score:
     answers = [answer for task in tasks for answer in task]
     graded = [answer for answer in answers if answer.passed is not None]
     firsts = [(prompt, task[0].passed) for prompt, task in zip(prompts, tasks, strict=True) if task]
-    shares = [fmean(rows) for rows in _by_prompt((prompt, one) for prompt, one in firsts if one is not None)]
+    shares = [fmean(rows) for rows in by_prompt((prompt, one) for prompt, one in firsts if one is not None)]
     passed = sum(answer.passed is True for answer in graded)
     rewards = [answer.reward for answer in graded if answer.reward is not None]
     return Score(
@@ -156,20 +154,12 @@ def _pass_at(tasks: Sequence[Sequence[Answer]]) -> dict[int, float]:
     return {k: fmean(pass_at_k(n, passed, k) for n, passed in counts) for k in POWERS if k <= fewest}
 
 
-def _answer(task: TaskResult, decoding: Decoding) -> Answer:
-    return task.greedy if decoding == "greedy" else task.sampled[0]
-
-
 def _graded_pairs(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[bool, bool]]:
     """Whether each prompt passed before and after, by the first answers to its rows that could be graded both times."""
-    before = {task.task: _answer(task, decoding).passed for task in baseline.tasks}
-    graded = [(task.prompt_sha256, before.get(task.task), _answer(task, decoding).passed) for task in final.tasks]
+    before = {task.task: task.answers(decoding)[0].passed for task in baseline.tasks}
+    graded = [(task.prompt_sha256, before.get(task.task), task.answers(decoding)[0].passed) for task in final.tasks]
     pairs = ((prompt, (a, b)) for prompt, a, b in graded if a is not None and b is not None)
-    return [(_most(a for a, _ in rows), _most(b for _, b in rows)) for rows in _by_prompt(pairs)]
-
-
-def _most(passed: Iterable[bool]) -> bool:
-    return fmean(passed) > 0.5
+    return [(most(a for a, _ in rows), most(b for _, b in rows)) for rows in by_prompt(pairs)]
 
 
 def _mean_rewards(baseline: Evaluation, final: Evaluation, decoding: Decoding) -> list[tuple[float, float]]:
@@ -177,20 +167,11 @@ def _mean_rewards(baseline: Evaluation, final: Evaluation, decoding: Decoding) -
     before = {task.task: _task_reward(task, decoding) for task in baseline.tasks}
     graded = [(task.prompt_sha256, before.get(task.task), _task_reward(task, decoding)) for task in final.tasks]
     pairs = ((prompt, (a, b)) for prompt, a, b in graded if a is not None and b is not None)
-    return [(fmean(a for a, _ in rows), fmean(b for _, b in rows)) for rows in _by_prompt(pairs)]
-
-
-def _by_prompt(rows: Iterable[tuple[str, _Row]]) -> list[list[_Row]]:
-    """In the order in which the prompts first appear."""
-    grouped: dict[str, list[_Row]] = defaultdict(list)
-    for prompt, row in rows:
-        grouped[prompt].append(row)
-    return list(grouped.values())
+    return [(fmean(a for a, _ in rows), fmean(b for _, b in rows)) for rows in by_prompt(pairs)]
 
 
 def _task_reward(task: TaskResult, decoding: Decoding) -> float | None:
-    answers = [task.greedy] if decoding == "greedy" else list(task.sampled)
-    rewards = [answer.reward for answer in answers if answer.reward is not None]
+    rewards = [answer.reward for answer in task.answers(decoding) if answer.reward is not None]
     return fmean(rewards) if rewards else None
 
 

@@ -145,9 +145,10 @@ def _show(
     with sessions.begin() as session:
         leases.hold(session, lease)
         for stored in artifacts:
-            progress.add_artifact(
+            progress.show_artifact(
                 session,
-                lease,
+                lease.job_id,
+                attempt=lease.attempt,
                 name=stored.name,
                 key=stored.key,
                 size_bytes=stored.size_bytes,

@@ -30,7 +30,8 @@ def get_job_learning(
     with sessions() as session:
         job = require_job(session, caller.tenant_id, job_id)
         taught = learning.taught(session, job.id, from_step=from_step, to_step=to_step)
-    hours = None if taught.bill is None else taught.bill.without_gradient_s / 3600
+        gpus = job.spec.get("resources", {}).get("gpus", 1)
+    hours = None if taught.bill is None else taught.bill.without_gradient_s * gpus / 3600
     return LearningReply(
         job_id=job.id,
         prompts=taught.prompts,

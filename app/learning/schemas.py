@@ -53,5 +53,6 @@ class LearningReply(Reply):
     windows: list[Window] = Field(description="The steps in ten parts, in order; one a step where there are fewer.")
     bill: Bill | None = Field(description="Null before the first step.")
     usd_without_gradient: float | None = Field(
-        description="`bill.without_gradient_s` at the GPU's price per hour (PODIUM_GPU_PRICE_USD_PER_HOUR)."
+        description="`bill.without_gradient_s` of all its GPUs, "
+        "at the price of one per hour (PODIUM_GPU_PRICE_USD_PER_HOUR)."
     )

@@ -11,11 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from core.db import events
-from core.db.models import Artifact, EvaluationRecord, Export, Job, now
+from core.db import events, progress
+from core.db.models import Artifact, Export, Job, now
 from core.errors import ServiceError
 from core.ids import JobId
 from core.integrations import ExportTarget, Integration
@@ -122,23 +121,21 @@ def failing(session: Session, job_id: JobId) -> Sequence[Export]:
     return session.scalars(query.order_by(Export.target)).all()
 
 
-def evaluations(session: Session, job_id: JobId, *, after_step: int) -> Sequence[EvaluationRecord]:
-    """Those of later steps; each has every task's answers."""
-    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id, EvaluationRecord.step > after_step)
-    return session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at)).all()
-
-
 def put_artifact(
     session: Session, claim: Claim, *, name: str, key: str, size_bytes: int, sha256: str, content_type: str
 ) -> str | None:
     """Show an uploaded object under the name; the key of the one that it replaces, if any. Raises `ClaimLost`."""
     _held(session, claim)
     old = session.get(Artifact, (claim.job_id, name), populate_existing=True)
-    row = {"attempt": _NO_ATTEMPT, "key": key, "size_bytes": size_bytes, "sha256": sha256, "content_type": content_type}
-    session.execute(
-        insert(Artifact)
-        .values(job_id=claim.job_id, name=name, **row)
-        .on_conflict_do_update(index_elements=[Artifact.job_id, Artifact.name], set_=row | {"created_at": now()})
+    progress.show_artifact(
+        session,
+        claim.job_id,
+        attempt=_NO_ATTEMPT,
+        name=name,
+        key=key,
+        size_bytes=size_bytes,
+        sha256=sha256,
+        content_type=content_type,
     )
     return None if old is None else old.key
 

@@ -1,6 +1,7 @@
 """What a run reports while it goes: steps, rollouts, evaluations, artifacts.
 
-Every write is made under a lease: call `leases.hold` first in the same transaction.
+Every write is made under a lease: call `leases.hold` first in the same transaction. (An exporter's artifact is shown
+under its claim: `core.db.exports`.)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,21 +152,23 @@ def add_evaluation(session: Session, lease: Lease, name: str, step: int, evaluat
     )
 
 
-def add_artifact(
-    session: Session, lease: Lease, *, name: str, key: str, size_bytes: int, sha256: str, content_type: str
+def show_artifact(
+    session: Session,
+    job_id: JobId,
+    *,
+    attempt: int,
+    name: str,
+    key: str,
+    size_bytes: int,
+    sha256: str,
+    content_type: str,
 ) -> None:
-    """Make an uploaded object downloadable; a later attempt's replaces it."""
-    row = {
-        "key": key,
-        "size_bytes": size_bytes,
-        "sha256": sha256,
-        "content_type": content_type,
-        "attempt": lease.attempt,
-    }
+    """Make an uploaded object downloadable under the name, in place of the one before."""
+    row = {"attempt": attempt, "key": key, "size_bytes": size_bytes, "sha256": sha256, "content_type": content_type}
     session.execute(
         insert(Artifact)
-        .values(job_id=lease.job_id, name=name, **row)
-        .on_conflict_do_update(index_elements=[Artifact.job_id, Artifact.name], set_=row)
+        .values(job_id=job_id, name=name, **row)
+        .on_conflict_do_update(index_elements=[Artifact.job_id, Artifact.name], set_=row | {"created_at": now()})
     )
 
 
@@ -205,8 +208,13 @@ def rollouts(session: Session, job_id: JobId, *, step: int) -> Sequence[RolloutR
     return session.scalars(query.order_by(RolloutRecord.index)).all()
 
 
-def evaluations(session: Session, job_id: JobId) -> Sequence[EvaluationRecord]:
-    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id)
+def evaluations(
+    session: Session, job_id: JobId, *, from_step: int = 0, to_step: int | None = None
+) -> Sequence[EvaluationRecord]:
+    """Each has every task's answers."""
+    query = select(EvaluationRecord).where(EvaluationRecord.job_id == job_id, EvaluationRecord.step >= from_step)
+    if to_step is not None:
+        query = query.where(EvaluationRecord.step <= to_step)
     return session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at)).all()
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from core.learning.numbers import StepNumbers
 from core.taught import Bill
 
-PASSES = ("forward", "backward")
 NOT_THE_STEPS = ("evaluation", "checkpoint", "export")
 """Phases that stand on the line of a step and have nothing to do with its groups."""
 SKIPPED, TRAINED_SILENT = "fast/rollouts_skipped", "draw/trained_silent_share"
@@ -30,7 +29,7 @@ class _Step:
     """The pass without a gradient comes before anything is left out."""
     passes: float
     other: float
-    """Paid for nothing only where nothing was learned."""
+    """The rest of a step whose gradient was 0; 0 of any other."""
 
 
 def bill_of(steps: Sequence[StepNumbers]) -> Bill | None:
@@ -41,7 +40,7 @@ def bill_of(steps: Sequence[StepNumbers]) -> Bill | None:
     generation = sum(one.silent * one.generation for one in costs)
     reward = sum(one.silent * one.reward for one in costs)
     passes = sum(one.trained_silent * (one.logprobs + (0.0 if one.is_spared else one.passes)) for one in costs)
-    other = sum(one.other for one in costs if one.silent == 1.0)
+    other = sum(one.other for one in costs)
     wasted = generation + reward + passes + other
     return Bill(
         seconds=seconds,
@@ -63,7 +62,7 @@ def _costs(steps: Sequence[StepNumbers]) -> Iterator[_Step]:
         if metrics.get("signal/silent_share") is not None:
             silent, is_spared = _number(metrics, "signal/silent_share"), _number(metrics, SKIPPED) > 0
             trained_silent = _number(metrics, TRAINED_SILENT) if TRAINED_SILENT in metrics else silent
-        seconds = {name: _number(metrics, f"phase/{name}_s") for name in (*PASSES, *NOT_THE_STEPS)}
+        seconds = {name: _number(metrics, f"phase/{name}_s") for name in ("forward", "backward", *NOT_THE_STEPS)}
         total, passes = _number(metrics, "phase/total_s"), seconds["forward"] + seconds["backward"]
         generation, reward, logprobs = (
             _number(metrics, f"phase/{name}_s") for name in ("generation", "reward", "logprobs_no_grad")
@@ -71,7 +70,8 @@ def _costs(steps: Sequence[StepNumbers]) -> Iterator[_Step]:
         rest = total - generation - reward - logprobs - sum(seconds.values())
         is_still = metrics.get("grad_norm") == 0.0
         shares = (1.0, 1.0) if is_still else (silent, trained_silent)
-        yield _Step(total, *shares, is_spared, generation, reward, logprobs, passes, max(0.0, rest))
+        other = max(0.0, rest) if is_still else 0.0
+        yield _Step(total, *shares, is_spared, generation, reward, logprobs, passes, other)
 
 
 def _spared(costs: Sequence[_Step]) -> float | None:

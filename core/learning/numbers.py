@@ -28,7 +28,7 @@ class HeldOutScore:
     name: str
     step: int
     tasks: int
-    """Those that could be graded."""
+    """Those that could be graded; rows with the same prompt are one."""
     passed: int
     mean_reward: float | None
 

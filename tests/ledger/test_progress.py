@@ -5,7 +5,7 @@ import pytest
 from core.db import checkpoints, leases, progress
 from core.db.leases import Lease, LeaseLost
 from core.status import JobStatus, Stage, StatusReason
-from tests.factories import claimed, expire, read_job
+from tests.factories import claimed, expire, queued_job, read_job
 
 
 def report(sessions, lease: Lease, write, *arguments, **options):
@@ -89,6 +89,15 @@ def test_steps_are_read_by_window(sessions):
     with sessions() as session:
         newest = progress.newest_steps(session, lease.job_id, limit=2)
     assert [row.step for row in newest] == [5, 4]
+
+
+def test_evaluations_are_read_by_window(sessions):
+    lease = claimed(sessions)
+    for step in range(5):
+        add_evaluation(sessions, lease, f"step-{step}", step, "mark")
+    with sessions() as session:
+        found = progress.evaluations(session, lease.job_id, from_step=1, to_step=3)
+    assert [row.step for row in found] == [1, 2, 3]
 
 
 def test_rollouts_of_an_earlier_attempt_at_the_step_are_replaced(sessions):
@@ -229,15 +238,18 @@ def test_a_page_of_checkpoints_shows_each_step_once_newest_first(sessions):
 
 
 def test_an_artifact_of_a_later_attempt_replaces_the_earlier(sessions):
-    first = claimed(sessions)
+    job_id = queued_job(sessions)
     facts = {"name": "results.json", "size_bytes": 2, "sha256": "0" * 64, "content_type": "application/json"}
-    report(sessions, first, progress.add_artifact, key="a1/results.json", **facts)
-    second = next_attempt(sessions, first)
-    report(sessions, second, progress.add_artifact, key="a2/results.json", **facts)
-    with sessions() as session:
-        (found,) = progress.artifacts(session, first.job_id)
-        assert progress.artifact(session, first.job_id, "results.json") is found
-    assert (found.key, found.attempt) == ("a2/results.json", 2)
+    shown = []
+    for attempt in (1, 2):
+        with sessions.begin() as session:
+            key = f"a{attempt}/results.json"
+            progress.show_artifact(session, job_id, attempt=attempt, key=key, **facts)
+        with sessions() as session:
+            shown += progress.artifacts(session, job_id)
+            assert progress.artifact(session, job_id, "results.json") is shown[-1]
+    assert [(row.key, row.attempt) for row in shown] == [("a1/results.json", 1), ("a2/results.json", 2)]
+    assert shown[0].created_at < shown[1].created_at
 
 
 def test_the_journals_offset_is_kept_for_each_attempt(sessions):

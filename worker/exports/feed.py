@@ -80,6 +80,12 @@ class Feed:
             news = self.after(points[-1].step)
         return News([*points, *news.points], has_more=False, is_running=news.is_running, conclusion=news.conclusion)
 
+    def is_running(self) -> bool:
+        """Whether the job is at it, and has not ended: nothing else of it is read."""
+        with self._sessions.begin() as session:
+            exports.renew(session, self._claim, ttl_s=self._lease_s)
+            return session.get_one(Job, self._claim.job_id).status is JobStatus.RUNNING
+
     def renew(self) -> None:
         """Between two calls that nothing is read between."""
         with self._sessions.begin() as session:
@@ -109,7 +115,7 @@ class Feed:
         if not steps and not is_whole:
             return ()
         last = job.step if is_whole else steps[-1].step
-        return [row for row in exports.evaluations(session, job.id, after_step=after_step) if row.step <= last]
+        return progress.evaluations(session, job.id, from_step=after_step + 1, to_step=last)
 
     def _conclusion(self, job: Job, results: Artifact | None) -> Conclusion:
         assert job.finished_at is not None, "it is over"

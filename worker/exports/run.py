@@ -130,13 +130,18 @@ def _keep_sending(stream: Stream, facts: RunFacts, feed: Feed, place: Place) -> 
 
 
 def _keep_written(document: Document, facts: RunFacts, feed: Feed, place: Place) -> None:
+    pause_s = min(place.settings.export_refresh_s, place.settings.export_call_s)
+    while not document.is_live and feed.is_running():
+        if place.stop.wait(pause_s):
+            feed.leave()
+            return
     written = NONE_YET
     while (news := feed.everything()).conclusion is None:
         if document.is_live and news.points and news.points[-1].step != written:
             _write(document, facts, news, place)
             written = news.points[-1].step
             feed.works(document.where)
-        if not _waits_for_more(news, place, min(place.settings.export_refresh_s, place.settings.export_call_s)):
+        if not _waits_for_more(news, place, pause_s):
             feed.leave()
             return
     _write(document, facts, news, place)

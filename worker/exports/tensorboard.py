@@ -17,10 +17,9 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from core.storage.store import OCTETS
 from worker.exports.artifacts import Artifacts
 from worker.exports.target import Conclusion, Point, RunFacts
-
-CONTENT_TYPE = "application/octet-stream"
 
 
 class EventFile:
@@ -36,7 +35,7 @@ class EventFile:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "events"
             _write(path, facts, points, conclusion)
-            self._artifacts.put(name, path, content_type=CONTENT_TYPE)
+            self._artifacts.put(name, path, content_type=OCTETS)
 
 
 def make(artifacts: Artifacts) -> EventFile:

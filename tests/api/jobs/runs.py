@@ -25,9 +25,9 @@ class Run:
     lease: Lease
 
     @classmethod
-    def claim(cls, sessions: Sessions, store: ObjectStore, job_id: str) -> "Run":
+    def claim(cls, sessions: Sessions, store: ObjectStore, job_id: str, *, gpus: int = 1) -> "Run":
         with sessions.begin() as session:
-            lease = leases.claim(session, JobId(job_id), owner="test", ttl_s=60, max_failures=3)
+            lease = leases.claim(session, JobId(job_id), owner="test", ttl_s=60, max_failures=3, gpus=gpus)
         assert lease is not None
         return cls(sessions, store, lease)
 
@@ -101,8 +101,15 @@ class Run:
         digest = self.store.put_bytes(key, data, content_type=content_type)
         with self.sessions.begin() as session:
             leases.hold(session, self.lease)
-            progress.add_artifact(
-                session, self.lease, name=name, key=key, size_bytes=len(data), sha256=digest, content_type=content_type
+            progress.show_artifact(
+                session,
+                self.job_id,
+                attempt=self.lease.attempt,
+                name=name,
+                key=key,
+                size_bytes=len(data),
+                sha256=digest,
+                content_type=content_type,
             )
         return key
 

@@ -1,14 +1,25 @@
 """`GET .../learning`: which prompts could teach, and what was paid for those that could not."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from core.db import leases, progress
+from core.db.session import Sessions
+from core.settings import Settings
 from core.signal import GroupOutcome
+from core.storage.store import ObjectStore
 from tests.api.jobs.runs import Run
 
 PHASES = {"phase/generation_s": 6.0, "phase/reward_s": 2.0, "phase/forward_s": 2.0, "phase/total_s": 10.0}
+GPUS, USD_PER_HOUR = 2, 360.0
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"gpus": GPUS, "gpu_price_usd_per_hour": USD_PER_HOUR})
 
 
 def learn(run: Run, step: int, *, silent: float, **rows: list[int]) -> None:
@@ -53,6 +64,16 @@ def test_what_a_later_attempt_does_again_counts_once(client: TestClient, run: Ru
     found = read(client, second)
     assert found["prompts"]["ever_mixed"]["rows"] == [7, 9]
     assert sum(one["groups"] for one in found["windows"]) == 4
+
+
+def test_the_price_is_of_all_the_gpus_that_the_job_holds(
+    client: TestClient, sessions: Sessions, store: ObjectStore, submit: Callable[..., dict[str, Any]]
+) -> None:
+    for gpus, usd in [(1, 0.4), (GPUS, 0.8)]:
+        run = Run.claim(sessions, store, submit(resources={"gpus": gpus})["id"], gpus=gpus)
+        learn(run, 1, silent=0.5, mixed=[7], all_right=[9])
+        found = read(client, run)
+        assert (found["bill"]["without_gradient_s"], found["usd_without_gradient"]) == (4.0, usd)
 
 
 def test_it_is_the_owners_alone(other_tenant: TestClient, run: Run) -> None:

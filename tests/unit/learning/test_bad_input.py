@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from core.learning.bill import bill_of
 from core.learning.findings import learning_findings
 from core.learning.numbers import HeldOutScore, RunNumbers, StepNumbers
+from core.run_facts import held_out_score
+from tests.factories import make_spec
 from tests.unit.learning.runs import ASKED, HEALTHY, HELD_OUT, run_of
+from tests.unit.test_verdict import RIGHT, WRONG, evaluation
 
 ODD = [None, 0.0, -1.0, 1e308, -1e308, float("inf"), float("-inf"), float("nan")]
 NAMES = [*HEALTHY, "sampling/sampling_logp_difference/mean", "watch/death_date/rows", "watch/death_date/null_share"]
@@ -46,6 +49,15 @@ def test_with_two_held_out_tasks_it_is_said_that_they_show_little():
     two = (HeldOutScore("baseline", 0, 2, 1, 0.5), HeldOutScore("final", 100, 2, 2, 1.0))
     (finding,) = learning_findings(run_of(held_out=two))
     assert (finding.code, finding.evidence) == ("few_held_out_tasks", {"tasks": 2})
+
+
+def test_many_rows_of_ten_prompts_are_ten_tasks():
+    rows = evaluation([RIGHT] * 36 + [WRONG] * 34)
+    tasks = tuple(row.model_copy(update={"prompt_sha256": f"{row.task % 10:064x}"}) for row in rows.tasks)
+    score = held_out_score("baseline", rows.model_copy(update={"tasks": tasks}), make_spec())
+    assert (score.tasks, score.passed) == (10, 6)
+    (finding,) = learning_findings(run_of(held_out=(score,)))
+    assert (finding.code, finding.evidence) == ("few_held_out_tasks", {"tasks": 10})
 
 
 def test_where_no_held_out_answer_could_be_graded_it_is_not_called_few_tasks():

@@ -46,6 +46,11 @@ def test_a_step_whose_gradient_was_zero_is_paid_for_nothing_as_a_whole():
     assert bill.spared_s is None, "nothing says how long a group would have taken"
 
 
+def test_the_rest_of_a_silent_step_that_the_kl_term_gave_a_gradient_was_not_for_nothing():
+    bill = bill_of([step(1, silent=1.0, grad_norm=0.3)])
+    assert (bill.passes_s, bill.other_s) == (5.0, 0.0)
+
+
 def test_evaluations_and_checkpoints_on_a_silent_steps_line_were_not_for_nothing():
     bill = bill_of([step(1, silent=1.0, skipped=64, grad_norm=0.0, evaluation=EVALUATION_S, checkpoint=2.0)])
     assert bill.seconds == STEP_S + EVALUATION_S + 2.0
