@@ -17,12 +17,12 @@ UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
 def ensure() -> Path:
-    """The environment's interpreter. Made on first use, and anew when what it is made from has changed.
+    """The environment's interpreter. Made on first use, and anew when its Python or what it is made from has changed.
 
     Raises `EnvironmentNotMade`.
     """
     stamp = FOLDER / "podium-installed"
-    if not stamp.exists() or stamp.read_text() != _wanted():
+    if not (stamp.exists() and _python().exists()) or stamp.read_text() != _wanted():
         say(f"Making {FOLDER} with {VLLM}: 3.7 GB, once. This takes some minutes.")
         _run(sys.executable, "-m", "venv", "--clear", str(FOLDER))
         _pip("install", *REQUIREMENTS)

@@ -4,21 +4,13 @@ Addresses and keys are the operator's (`core.settings`): a job says only how its
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from core.settings import ExportTarget
 from core.spec import Frozen
-
-
-class ExportTarget(StrEnum):
-    WANDB = "wandb"
-    MLFLOW = "mlflow"
-    TENSORBOARD = "tensorboard"
-    TRACKIO = "trackio"
-
 
 ProjectName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """What every target takes as it is; trackio makes it a file's name."""

@@ -1,5 +1,6 @@
 """Every setting of every process, read once from `PODIUM_*` environment variables (or a `.env` file)."""
 
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -9,8 +10,13 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 BUNDLED_MODEL = "podium/tiny"
-ExportName = Literal["wandb", "mlflow", "tensorboard", "trackio"]
-"""`core.integrations.ExportTarget`, which knows the spec and so stands above this module."""
+
+
+class ExportTarget(StrEnum):
+    WANDB = "wandb"
+    MLFLOW = "mlflow"
+    TENSORBOARD = "tensorboard"
+    TRACKIO = "trackio"
 
 
 def _theirs(name: str) -> AliasChoices:
@@ -105,7 +111,7 @@ class Settings(BaseSettings):
     """What is younger may still be somebody's."""
 
     # Exports (docs/exports.md). The API reads the first; keys and addresses are for the exporter alone.
-    integrations: Annotated[tuple[ExportName, ...], NoDecode] = ("tensorboard",)
+    integrations: Annotated[tuple[ExportTarget, ...], NoDecode] = (ExportTarget.TENSORBOARD,)
     """Where jobs may send their metrics (`wandb,mlflow`). What leaves the server is for its operator to allow."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_theirs("WANDB_API_KEY"))
     wandb_base_url: str | None = Field(None, validation_alias=_theirs("WANDB_BASE_URL"))

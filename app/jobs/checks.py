@@ -10,7 +10,7 @@ from app.jobs.methods import GrpoMethod
 from app.jobs.plan import Plan
 from app.jobs.resource_checks import NeedsOneGpu, TooManyGpus, UnevenProcesses, resource_problems
 from app.jobs.reward_checks import reward_problems
-from app.jobs.sampling_checks import combination_problems, row_problems
+from app.jobs.sampling_checks import combination_problems, further_prompt_problems
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
 from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
@@ -113,7 +113,7 @@ def problems_with(body: JobCreate, plan: Plan, facts: Facts, *, most_gpus: int) 
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
     if split.held_out_tasks < FEWEST_TASKS:
         problems.append(_too_few_tasks(body, plan, split))
-    return [*problems, *_row_problems(plan, split), *row_problems(plan, split)]
+    return [*problems, *_row_problems(plan, split), *further_prompt_problems(plan, split)]
 
 
 def _same_file(body: JobCreate) -> Iterator[Problem]:

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from core.errors import InvalidRequest, Problem
-from core.integrations import ExportTarget, Integration
-from core.settings import Settings
+from core.integrations import Integration
+from core.settings import ExportTarget, Settings
 
 
 class IntegrationNotOffered(InvalidRequest):

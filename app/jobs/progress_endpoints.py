@@ -23,6 +23,7 @@ router = resource_router("/v1/fine_tuning/jobs/{job_id}", tag="jobs")
 
 MAX_STEP = 2**31 - 1
 Step = Annotated[int, Query(ge=0, le=MAX_STEP, description="An optimizer step; 0 is before the first.")]
+ToStep = Annotated[int | None, Query(ge=0, le=MAX_STEP, description="The last step; unset: to the end.")]
 CSV, PARQUET = "text/csv", "application/vnd.apache.parquet"
 _TABLES = {
     CSV: {"schema": {"type": "string"}, "example": "step,attempt,reward\n1,1,0.25\n"},
@@ -91,7 +92,7 @@ def get_job_metrics(
     keys: Annotated[list[str] | None, Depends(_keys)],
     output: Annotated[Format, Depends(_format)],
     from_step: Step = 0,
-    to_step: Annotated[int | None, Query(ge=0, le=MAX_STEP, description="The last step; unset: to the end.")] = None,
+    to_step: ToStep = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Steps in one answer; tables have no limit.")] = 1000,
 ) -> Response:
     """The numbers of every step: as JSON, or as a table in CSV or Parquet (`format`, or `Accept`)."""

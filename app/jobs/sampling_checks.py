@@ -43,7 +43,7 @@ def _objective_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(plan.path(EPSILON_HIGH), message, "cispo_cuts_every_ratio", fix)
 
 
-def row_problems(plan: Plan, split: Split) -> Iterator[Problem]:
+def further_prompt_problems(plan: Plan, split: Split) -> Iterator[Problem]:
     """Fewer rows than a step takes are refused for every job."""
     asked = plan.hyperparameters
     if split.training_rows != asked.prompts_per_step:

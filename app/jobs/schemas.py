@@ -85,7 +85,7 @@ class Resources(ResourcesSpec):
 
     @property
     def pinned(self) -> ResourcesSpec:
-        return ResourcesSpec(gpus=self.gpus)
+        return ResourcesSpec.model_validate(self.model_dump(exclude={"fsdp"}))
 
 
 class JobCreate(Exact):

@@ -1,14 +1,10 @@
 """`GET /v1/fine_tuning/jobs/{id}/learning`: which prompts could teach, and what was paid for those that could not."""
 
-from typing import Annotated
-
-from fastapi import Query
-
 from app.auth import CallerDep
 from app.dependencies import SessionsDep, SettingsDep
 from app.errors import error_responses
 from app.jobs.endpoints import JobIdPath
-from app.jobs.progress_endpoints import MAX_STEP, Step
+from app.jobs.progress_endpoints import Step, ToStep
 from app.jobs.service import require_job
 from app.learning.schemas import LearningReply
 from app.routing import resource_router
@@ -24,7 +20,7 @@ def get_job_learning(
     caller: CallerDep,
     job_id: JobIdPath,
     from_step: Step = 0,
-    to_step: Annotated[int | None, Query(ge=0, le=MAX_STEP, description="The last step; unset: to the end.")] = None,
+    to_step: ToStep = None,
 ) -> LearningReply:
     """Mixed and silent groups by prompt and over time, and the share of the bill that bought no gradient."""
     with sessions() as session:

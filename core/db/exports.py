@@ -17,7 +17,8 @@ from core.db import events, progress
 from core.db.models import Artifact, Export, Job, now
 from core.errors import ServiceError
 from core.ids import JobId
-from core.integrations import ExportTarget, Integration
+from core.integrations import Integration
+from core.settings import ExportTarget
 from core.status import JobStatus
 
 LONGEST_PAUSE_S = 900.0

@@ -1,13 +1,12 @@
 """A run's numbers as the ledger has them, for `core.learning`, and the findings that were told of it."""
 
 from collections.abc import Collection
-from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.db import events
-from core.db.models import EvaluationRecord, GroupsRecord, Job, JobEvent, StepMetrics
+from core.db import events, progress
+from core.db.models import EvaluationRecord, GroupsRecord, JobEvent, StepMetrics
 from core.ids import JobId
 from core.learning.bill import bill_of
 from core.learning.finding import FindingKey, LearningFinding
@@ -34,7 +33,11 @@ def new_steps(session: Session, job_id: JobId, *, after: int, to_step: int | Non
     """In order, up to where the job is: what an earlier attempt did beyond that is superseded."""
     newest = (
         select(StepMetrics.step, StepMetrics.metrics)
-        .where(StepMetrics.job_id == job_id, StepMetrics.step > after, StepMetrics.step <= _last(job_id, to_step))
+        .where(
+            StepMetrics.job_id == job_id,
+            StepMetrics.step > after,
+            StepMetrics.step <= progress.reached(job_id, to_step),
+        )
         .order_by(StepMetrics.step.desc())
         .limit(MOST_STEPS)
     )
@@ -46,7 +49,7 @@ def new_scores(session: Session, job_id: JobId, spec: JobSpec, *, known: Collect
     query = select(EvaluationRecord).where(
         EvaluationRecord.job_id == job_id,
         EvaluationRecord.name.not_in(known),
-        EvaluationRecord.step <= _last(job_id),
+        EvaluationRecord.step <= progress.reached(job_id),
     )
     records = session.scalars(query.order_by(EvaluationRecord.step, EvaluationRecord.created_at))
     return [held_out_score(one.name, Evaluation.model_validate(one.evaluation), spec) for one in records]
@@ -59,7 +62,7 @@ def taught(session: Session, job_id: JobId, *, from_step: int = 0, to_step: int 
         .where(
             GroupsRecord.job_id == job_id,
             GroupsRecord.step >= from_step,
-            GroupsRecord.step <= _last(job_id, to_step),
+            GroupsRecord.step <= progress.reached(job_id, to_step),
         )
         .order_by(GroupsRecord.step.desc())
         .limit(MOST_STEPS)
@@ -104,9 +107,3 @@ def tell_healed(session: Session, job_id: JobId, key: FindingKey, *, step: int) 
     code, subject = key
     message = f"The finding `{code}`{f' of `{subject}`' if subject else ''} no longer holds."
     events.add(session, job_id, code=HEALED, message=message, data={"finding": code, "subject": subject, "step": step})
-
-
-def _last(job_id: JobId, to_step: int | None = None) -> Any:
-    """The step that the job has reached, or an earlier one."""
-    reached = select(Job.step).where(Job.id == job_id).scalar_subquery()
-    return reached if to_step is None else func.least(reached, to_step)

@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from core.grading_tasks import GradingTaskKind, GradingTaskStatus
 from core.ids import CheckpointId, EventId, FileId, GradingTaskId, JobId, RewardId, RewardVersionId, TenantId
-from core.integrations import ExportTarget
+from core.settings import ExportTarget
 from core.status import JobKind, JobStatus, Stage, StatusReason
 
 Json = dict[str, Any]

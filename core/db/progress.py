@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -198,9 +198,14 @@ def steps(
 
 def newest_steps(session: Session, job_id: JobId, *, limit: int) -> Sequence[StepMetrics]:
     """Newest first, up to where the job is: what an earlier attempt did beyond that is superseded."""
-    reached = select(Job.step).where(Job.id == job_id).scalar_subquery()
-    query = select(StepMetrics).where(StepMetrics.job_id == job_id, StepMetrics.step <= reached)
+    query = select(StepMetrics).where(StepMetrics.job_id == job_id, StepMetrics.step <= reached(job_id))
     return session.scalars(query.order_by(StepMetrics.step.desc()).limit(limit)).all()
+
+
+def reached(job_id: JobId, to_step: int | None = None) -> ColumnElement[int]:
+    """The step that the job has reached, or an earlier one, for a query of its steps."""
+    step = select(Job.step).where(Job.id == job_id).scalar_subquery()
+    return step if to_step is None else func.least(step, to_step)
 
 
 def rollouts(session: Session, job_id: JobId, *, step: int) -> Sequence[RolloutRecord]:

@@ -9,7 +9,7 @@ from core.db import exports
 from core.db.exports import Claim, ClaimLost
 from core.db.models import Export, Job, now
 from core.errors import ServiceError
-from core.integrations import ExportTarget
+from core.settings import ExportTarget
 from core.status import JobStatus
 from tests.factories import claimed, event_codes, put_into, queued_job, read_events
 from worker.exports.target import ExportBroke, ExportFailed

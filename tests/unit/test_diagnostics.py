@@ -13,8 +13,7 @@ from app.diagnostics.situation import in_words
 from core.activity import DatedActivity
 from core.db.evidence import Evidence, Notice
 from core.db.models import Checkpoint, Export, Job, JobAttempt
-from core.integrations import ExportTarget
-from core.settings import Settings
+from core.settings import ExportTarget, Settings
 from core.spec import ResourcesSpec
 from core.status import JobStatus, StatusReason
 from tests.factories import make_spec

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.integrations import ExportTarget
-from core.settings import Settings
+from core.settings import ExportTarget, Settings
 from worker.trainer_process import PASSED_ON
 
 LEDGER = ("PODIUM_", "AWS_")

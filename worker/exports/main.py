@@ -102,7 +102,7 @@ def main() -> None:
     temporary.hold_folder()
     stop = stop_signals.remembered()
     exporter = Exporter(make_sessions(settings.database_url, pool_size=2), settings)
-    log.info("exporter_started", targets=settings.integrations)
+    log.info("exporter_started", targets=[target.value for target in settings.integrations])
     while not stop.wait(settings.export_poll_s):
         try:
             exporter.tend()

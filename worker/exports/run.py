@@ -21,9 +21,9 @@ from core.db.session import LEDGER_AWAY, Sessions, make_sessions
 from core.errors import ServiceError
 from core.failpoints import failpoint
 from core.ids import JobId
-from core.integrations import ExportTarget, Integration, TensorboardRun
+from core.integrations import Integration, TensorboardRun
 from core.logging import configure_logging
-from core.settings import Settings, get_settings
+from core.settings import ExportTarget, Settings, get_settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore
 from worker import stop_signals

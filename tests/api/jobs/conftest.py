@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from core.db.session import Sessions
-from core.settings import Settings
+from core.settings import ExportTarget, Settings
 from core.storage.connect import open_store
 from core.storage.store import ObjectStore
 from tests.api.forms import REWARD, upload
@@ -29,7 +29,8 @@ def rows(count: int, *, first: int = 0, **columns: Any) -> bytes:
 def settings(settings: Settings, tmp_path: Path) -> Settings:
     """With a model that is right in form, and no hub: a test that wants one says so. All exports but trackio."""
     changes = {"models": {MODEL: write_model(tmp_path / "model")}, "allow_hub_models": False}
-    return settings.model_copy(update=changes | {"integrations": ("wandb", "mlflow", "tensorboard")})
+    offered = tuple(target for target in ExportTarget if target is not ExportTarget.TRACKIO)
+    return settings.model_copy(update=changes | {"integrations": offered})
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from core.integrations import ExportTarget
-from core.settings import Settings
+from core.settings import ExportTarget, Settings
 from tests.worker.exports.exporting import Exporting
 from worker.exports.environment import export_environment
 from worker.exports.secrets import secrets_of
