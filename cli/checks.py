@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from cli import vllm_environment
 from cli.errors import BenchUnknown
@@ -23,6 +22,8 @@ WHOLE_SUITE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 so two cores are busy with three of them. The order is that of tests/conftest.py."""
 ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1"}
 """For the suite in several processes: with more threads than cores torch waits for itself, several times as long."""
+BYTE_CODE_KEPT = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Whatever the shell says: the suite starts hundreds of processes, and each would compile the same modules anew."""
 BENCHES = CHECKOUT / "bench"
 VLLM_TESTS = CHECKOUT / "tests/vllm"
 
@@ -32,7 +33,8 @@ def run_tests(pytest_arguments: Sequence[str], *, fast: bool) -> int:
     codes = [] if fast else [_check(name, command) for name, command in STATIC_CHECKS.items()]
     command = ("pytest", *(pytest_arguments or WHOLE_SUITE))
     _announce("tests", command)
-    codes.append(_run((_script(command[0]), *command[1:]), {} if pytest_arguments else ONE_THREAD_EACH))
+    threads = {} if pytest_arguments else ONE_THREAD_EACH
+    codes.append(_run((_script(command[0]), *command[1:]), {**threads, **os.environ, **BYTE_CODE_KEPT}))
     return next((code for code in codes if code != 0), 0)
 
 
@@ -70,6 +72,5 @@ def _script(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> int:
-    """`variables` give way to those of the environment."""
-    return subprocess.run(command, cwd=CHECKOUT, env={**variables, **os.environ}, check=False).returncode
+def _run(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    return subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode

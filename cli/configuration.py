@@ -8,6 +8,9 @@ from core.settings import Settings, get_settings
 PREFIX = "PODIUM_"
 
 
+DEFAULT_TENANT = "default"
+
+
 def read_settings() -> Settings:
     """Raises SettingsInvalid with every variable that cannot be used."""
     try:

@@ -15,7 +15,6 @@ from cli.data_folder import DEFAULT_DATA_FOLDER, Connection, DataFolder
 from cli.errors import JobNotSucceeded, ServerUnreachable
 from cli.example import HELDOUT, REWARD, REWARD_NAME, TRAIN, Uploads, job_spec, shown
 from cli.interrupts import pause
-from cli.stack import running_stack
 from cli.terminal import changing_line, say
 from cli.verdict import verdict_lines
 from core.results import JobResults
@@ -47,6 +46,8 @@ def any_stack(folder: DataFolder, *, port: int | None) -> Iterator[tuple[Tend, C
         say(f"Using the podium that runs on {folder.root} (process {running.pid}).")
         yield lambda: None, running
         return
+    from cli.stack import running_stack
+
     with running_stack(folder, port=port, say=say) as (stack, connection):
         yield stack.tend, connection
 

@@ -6,14 +6,12 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from cli.configuration import read_settings
+from cli.configuration import DEFAULT_TENANT, read_settings
 from cli.errors import KeyUnknown
 from cli.terminal import say, say_table
 from core.db import api_keys, migrate
 from core.db.session import make_engine
 from core.ids import TenantId
-
-DEFAULT_TENANT = "default"
 
 
 def run_migrate(*, key_name: str | None) -> None:

@@ -1,4 +1,8 @@
-"""The `podium` command."""
+"""The `podium` command.
+
+Modules that load the ledger (SQLAlchemy, Alembic) or the local stack are imported by the commands that need them: they
+take a second, and most commands only talk to a server.
+"""
 
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -7,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import checks, demo, doctor, jobs, ledger, reproduce, rescoring, rewards, signal_probes, up
+from cli import checks, demo, jobs, reproduce, rescoring, rewards, signal_probes
+from cli.configuration import DEFAULT_TENANT
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
 from cli.interrupts import stop_when_told
 from cli.terminal import complain, say
@@ -55,6 +60,8 @@ Port = Annotated[
 @app.command("up")
 def up_command(data: Data = DEFAULT_DATA_FOLDER, port: Port = None) -> None:
     """Start the local stack and stay; Ctrl+C stops it."""
+    from cli import up
+
     stop_when_told()
     up.run(DataFolder(data.absolute()), port=port)
 
@@ -92,32 +99,42 @@ def migrate_command(
     create_key: Annotated[str | None, typer.Option(metavar="NAME", help="Also make a key of this name, once.")] = None,
 ) -> None:
     """Bring the schema at PODIUM_DATABASE_URL to the newest revision."""
+    from cli import ledger
+
     ledger.run_migrate(key_name=create_key)
 
 
 @keys.command("create")
 def create_key_command(
-    name: str, tenant: Annotated[str, typer.Option(help="Who owns what is made with it.")] = ledger.DEFAULT_TENANT
+    name: str, tenant: Annotated[str, typer.Option(help="Who owns what is made with it.")] = DEFAULT_TENANT
 ) -> None:
     """Make a key; its secret is shown once."""
+    from cli import ledger
+
     ledger.create_key(name, tenant=tenant)
 
 
 @keys.command("list")
 def list_keys_command() -> None:
     """All keys, without their secrets."""
+    from cli import ledger
+
     ledger.list_keys()
 
 
 @keys.command("revoke")
 def revoke_key_command(key_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     """Make a key useless from now on."""
+    from cli import ledger
+
     ledger.revoke_key(key_id)
 
 
 @app.command("doctor")
 def doctor_command(data: Data = DEFAULT_DATA_FOLDER) -> None:
     """Look at everything a server needs, and say what to do about what is missing."""
+    from cli import doctor
+
     raise typer.Exit(0 if doctor.run(DataFolder(data.absolute())) else 1)
 
 

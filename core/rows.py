@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "ROLES",
     "FileFormat",
     "FileReport",
+    "PromptKind",
     "Row",
     "canonical_prompt_sha256",
     "detect_format",
@@ -55,7 +57,16 @@ _TOO_MANY_COLUMNS = Problem(
 _EMPTY = Problem("line 1", "the file has no rows", "empty_file", "Upload at least one row.")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
-_KINDS: Mapping[type, str] = {str: "text", list: "a list of messages"}
+
+class PromptKind(StrEnum):
+    """A data set has one."""
+
+    TEXT = "text"
+    MESSAGES = "messages"
+
+
+_KINDS: Mapping[type, PromptKind] = {str: PromptKind.TEXT, list: PromptKind.MESSAGES}
+_IN_WORDS: Mapping[PromptKind, str] = {PromptKind.TEXT: "text", PromptKind.MESSAGES: "a list of messages"}
 
 _Fault = tuple[str, str, str]
 """Path inside the value, message, fix."""
@@ -76,6 +87,8 @@ class FileReport:
     """Rows that can be used."""
     distinct_prompts: int
     """Different prompts among them, by `canonical_prompt_sha256`."""
+    prompt_kind: PromptKind | None
+    """None without a usable row."""
     columns: tuple[str, ...]
     """Columns that every usable row has, in order of first appearance."""
     optional_columns: tuple[str, ...]
@@ -97,7 +110,7 @@ def inspect_file(path: Path, file_format: FileFormat, *, max_problems: int = 20)
     """Read the whole file, one row in memory at a time, and report everything that is wrong with it."""
     rows = more_problems = 0
     seen: Counter[str] = Counter()
-    kinds: dict[type, int] = {}  # of prompt, with the line where each begins
+    kinds: dict[PromptKind, int] = {}  # with the line where each begins
     prompts: set[int] = set()  # 64 bits of the digest each: enough to count, and little memory for a large file
     problems: list[Problem] = []
     for row in map(partial(_of_one_kind, kinds), _rows(path, file_format)):
@@ -116,7 +129,7 @@ def inspect_file(path: Path, file_format: FileFormat, *, max_problems: int = 20)
         problems.append(_EMPTY)
     columns = tuple(name for name, count in seen.items() if count == rows)
     optional = tuple(name for name, count in seen.items() if count < rows)
-    return FileReport(rows, len(prompts), columns, optional, problems, more_problems)
+    return FileReport(rows, len(prompts), next(iter(kinds), None), columns, optional, problems, more_problems)
 
 
 def canonical_prompt_sha256(row: Row) -> str:
@@ -142,15 +155,15 @@ def _rows(path: Path, file_format: FileFormat) -> Iterator[Row | Problem]:
             yield from _checked(record)
 
 
-def _of_one_kind(kinds: dict[type, int], row: Row | Problem) -> Row | Problem:
+def _of_one_kind(kinds: dict[PromptKind, int], row: Row | Problem) -> Row | Problem:
     """A problem in place of the first row whose prompt is not what the file began with; later ones are like it."""
-    if isinstance(row, Problem) or type(row.prompt) in kinds:
+    if isinstance(row, Problem) or (kind := _KINDS[type(row.prompt)]) in kinds:
         return row
-    kinds[type(row.prompt)] = row.line
+    kinds[kind] = row.line
     if len(kinds) == 1:
         return row
     (first, line), (odd, _) = kinds.items()
-    message = f"the prompt is {_KINDS[odd]}, that of line {line} is {_KINDS[first]}"
+    message = f"the prompt is {_IN_WORDS[odd]}, that of line {line} is {_IN_WORDS[first]}"
     return Problem(f"line {row.line}", message, "mixed_prompts", "Use one kind of prompt in a file.")
 
 

@@ -20,11 +20,19 @@ def asked_of(spec: JobSpec) -> Asked:
 
 
 def held_out_score(name: str, evaluation: Evaluation, spec: JobSpec) -> HeldOutScore:
-    """By the verdict's decoding; of several samples per task all count for the reward, the first for passing."""
+    """By the verdict's decoding, rows with one prompt as one task, as the verdict counts them; of several samples all
+    count for the reward, the first for passing.
+    """
     decoding = spec.evaluation.decoding
     firsts = [(task.prompt_sha256, answer.passed) for task in evaluation.tasks for answer in task.answers(decoding)[:1]]
     tasks = by_prompt((prompt, passed) for prompt, passed in firsts if passed is not None)
-    rewards = [answer.reward for answer in evaluation.answers(decoding) if answer.reward is not None]
+    graded = [
+        (task.prompt_sha256, answer.reward)
+        for task in evaluation.tasks
+        for answer in task.answers(decoding)
+        if answer.reward is not None
+    ]
+    rewards = [fmean(rows) for rows in by_prompt(graded)]
     return HeldOutScore(
         name=name,
         step=evaluation.step,

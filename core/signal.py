@@ -24,7 +24,7 @@ def is_silent(rewards: Sequence[float]) -> bool:
 
     TRL puts rewards into float32 tensors before it compares them, so 0.1 + 0.2 and 0.3 teach nothing, though they are
     two numbers in Python. One reward alone has nothing to be compared with: such a group is silent too, and so is one
-    without any.
+    without any; who must tell that one apart asks `outcome_of`.
     """
     return len({single_precision(reward) for reward in rewards}) <= 1
 

@@ -35,6 +35,7 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.FAILED: frozenset(),
     JobStatus.CANCELLED: frozenset(),
 }
+TERMINAL = tuple(status for status in JobStatus if status.is_terminal)
 
 
 class JobKind(StrEnum):

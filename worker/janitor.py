@@ -47,9 +47,11 @@ class Collected:
 
 def tend(sessions: Sessions, settings: Settings, stop: threading.Event) -> None:
     """Collect now, and every `gc_every_s`, until `stop`. What fails is logged, and tried again the next time."""
+    store: ObjectStore | None = None
     while True:
         try:
-            collect(sessions, open_store(settings), settings)
+            store = store or open_store(settings)  # an S3 client takes a quarter of a second to make
+            collect(sessions, store, settings)
         except Exception:
             log.exception("collection_failed", again_in_s=settings.gc_every_s)
         if stop.wait(settings.gc_every_s):

@@ -35,6 +35,7 @@ from core.storage.store import ObjectStore, StoreFull, StoreUnavailable
 from worker import inputs, leftovers, preemption, stop_signals
 from worker.endings import Ending, EndingKind, Wished, name_ending, record
 from worker.files import tail
+from worker.grading import orphans
 from worker.heartbeat import Heartbeat
 from worker.parent import die_with_parent
 from worker.run_directory import LAST_UPLOAD_S, RunDirectory, RunUnreadable
@@ -163,6 +164,7 @@ class Attempt:
     def _work(self) -> Ending:
         try:
             leftovers.sweep(self._settings.runs_dir)
+            orphans.sweep()
             self._patiently(self._prepare)
             return self._train()
         except ServiceError as error:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from core.db.models import File
 from core.ids import FileId
-from core.rows import FileFormat
+from core.rows import FileFormat, PromptKind
 
 
 class FilePurpose(StrEnum):
@@ -32,6 +32,9 @@ class FileObject(BaseModel):
     format: FileFormat | None = Field(description="Unset for result files.")
     rows: int | None
     distinct_prompts: int | None = Field(description="Tasks, where rows with the same prompt count as one.")
+    prompt_kind: PromptKind | None = Field(
+        description="Of every row; a job's files have the same. Unset as `format` is."
+    )
     columns: list[str] = Field(description="What every row has beside the prompt: what rewards may read.")
 
     @classmethod
@@ -46,6 +49,7 @@ class FileObject(BaseModel):
             format=FileFormat(file.format) if file.format else None,
             rows=file.rows,
             distinct_prompts=file.distinct_prompts,
+            prompt_kind=PromptKind(file.prompt_kind) if file.prompt_kind else None,
             columns=file.columns,
         )
 

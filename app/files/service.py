@@ -120,6 +120,7 @@ def _checked(upload: Upload, caller: Caller) -> File:
         key=keys.data_file(file_id),
         rows=report.rows,
         distinct_prompts=report.distinct_prompts,
+        prompt_kind=report.prompt_kind,
         columns=list(report.columns),
     )
 

@@ -13,6 +13,7 @@ from app.jobs.reward_checks import reward_problems
 from app.jobs.sampling_checks import combination_problems, further_prompt_problems
 from app.jobs.schemas import JobCreate
 from app.jobs.split import Split, total_steps
+from core.db.models import File
 from core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Problem
 from core.split import FEWEST_TASKS
 
@@ -61,6 +62,12 @@ class RewardDoesNotLoad(InvalidRequest):
     code = "reward_does_not_load"
 
 
+class MixedPrompts(InvalidRequest):
+    """One file has texts and the other chats: what is judged would not be what was trained."""
+
+    code = "mixed_prompts"
+
+
 class TooFewHeldOutTasks(InvalidRequest):
     code = "too_few_held_out_tasks"
 
@@ -79,6 +86,7 @@ _KINDS: dict[str, type[InvalidRequest]] = {
         AdapterDiffers,
         MissingColumn,
         RewardDoesNotLoad,
+        MixedPrompts,
         TooFewHeldOutTasks,
         TooFewRows,
         IntegrationNotOffered,
@@ -110,6 +118,7 @@ def problems_with(body: JobCreate, plan: Plan, facts: Facts, *, most_gpus: int) 
         problems += branch.differences(body.method.chosen.adapter, facts.start.adapter, field=field)
     if facts.training is None or (body.validation_file is not None and facts.held_out is None):
         return problems
+    problems += _mixed_prompts(facts.training, facts.held_out)
     split = Split.of_files(facts.training, facts.held_out, plan.evaluation.held_out_fraction)
     if split.held_out_tasks < FEWEST_TASKS:
         problems.append(_too_few_tasks(body, plan, split))
@@ -121,6 +130,15 @@ def _same_file(body: JobCreate) -> Iterator[Problem]:
         message = "is the training file: its tasks would not be held out"
         fix = "Upload the held-out tasks as a file of their own, or leave validation_file out."
         yield Problem("validation_file", message, "same_file", fix)
+
+
+def _mixed_prompts(training: File, held_out: File | None) -> Iterator[Problem]:
+    if held_out is None or None in (training.prompt_kind, held_out.prompt_kind):
+        return
+    if held_out.prompt_kind != training.prompt_kind:
+        message = f"has prompts that are {held_out.prompt_kind}, and those of training_file are {training.prompt_kind}"
+        fix = "Use one kind in both: text is sampled as it stands, messages through the model's chat template."
+        yield Problem("validation_file", message, MixedPrompts.code, fix)
 
 
 def _watched_columns(plan: Plan, facts: Facts) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from core.db.leases import Lease
 from core.db.models import Checkpoint, Job, now
 from core.ids import CheckpointId, JobId, new_checkpoint_id
 from core.spec import AdapterMethod
-from core.status import JobStatus
+from core.status import TERMINAL
 
 _WHOLE = (Checkpoint.corrupt_at.is_(None), Checkpoint.collected_at.is_(None))
 """Neither damaged nor given up: what can be resumed from, downloaded and branched from."""
@@ -182,7 +182,7 @@ def ended_parents(session: Session) -> list[tuple[JobId, int]]:
     branch, keep = aliased(Job), Job.spec["checkpoints"]["keep"].as_integer()
     began = select(Checkpoint.id).join(branch, branch.branched_from == Checkpoint.id)
     parents = select(Job.id, keep).where(
-        Job.status.in_([status for status in JobStatus if status.is_terminal]),
+        Job.status.in_(TERMINAL),
         began.where(Checkpoint.job_id == Job.id, *_WHOLE).exists(),
     )
     return [(job_id, kept) for job_id, kept in session.execute(parents.order_by(Job.created_at))]

@@ -19,10 +19,9 @@ from core.errors import ServiceError
 from core.ids import JobId
 from core.integrations import Integration
 from core.settings import ExportTarget
-from core.status import JobStatus
+from core.status import TERMINAL, JobStatus
 
 LONGEST_PAUSE_S = 900.0
-_OVER = [status for status in JobStatus if status.is_terminal]
 _NO_ATTEMPT = 0
 """Of the job: what an exporter writes belongs to none, and stays out of what attempts publish."""
 
@@ -47,7 +46,7 @@ def claim(session: Session, *, ttl_s: float) -> Claim | None:
             Export.finished_at.is_(None),
             Export.due_at <= now(),
             or_(Export.lease_expires_at.is_(None), Export.lease_expires_at < now()),
-            Job.status.in_([JobStatus.RUNNING, *_OVER]),
+            Job.status.in_([JobStatus.RUNNING, *TERMINAL]),
         )
         .order_by(Export.due_at)
         .limit(1)

@@ -113,6 +113,8 @@ class File(Base):
     """Object key in the store."""
     rows: Mapped[int | None]
     distinct_prompts: Mapped[int | None]
+    prompt_kind: Mapped[str | None]
+    """`core.rows.PromptKind`; unset for result files, and for data sets from before it was kept."""
     columns: Mapped[list[Any]] = mapped_column(server_default=text("'[]'::jsonb"))
     """Names of the columns that every row has, the prompt's own left out: what rewards may read."""
     job_id: Mapped[JobId | None]

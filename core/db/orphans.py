@@ -18,11 +18,10 @@ from core.db.models import Artifact, Checkpoint, Export, File, Job, now
 from core.db.session import Sessions
 from core.ids import FileId, JobId
 from core.keys import ArtifactsPlace, CheckpointPlace, ExportPlace, Place
-from core.status import JobStatus
+from core.status import TERMINAL, JobStatus
 
 _LOCK = (0x706F6469, 1)
 """Of pg_try_advisory_lock(int, int), whose names are apart from those of the one-number form."""
-_OVER = [status for status in JobStatus if status.is_terminal]
 
 
 @contextmanager
@@ -68,7 +67,7 @@ def is_orphaned_publication(session: Session, place: ArtifactsPlace) -> bool:
         session,
         Job.id == place.job_id,
         Job.attempt >= place.attempt,
-        Job.status.in_(_OVER),
+        Job.status.in_(TERMINAL),
         not_(published.exists()),
     )
 

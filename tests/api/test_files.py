@@ -40,6 +40,7 @@ def test_upload_answers_openais_object_with_what_the_check_found(client: TestCli
         "format": "jsonl",
         "rows": 2,
         "distinct_prompts": 2,
+        "prompt_kind": "text",
         "columns": ["answer"],
     }
     assert client.get(f"/v1/files/{file['id']}").json() == file

@@ -137,7 +137,10 @@ def _keep_written(document: Document, facts: RunFacts, feed: Feed, place: Place)
             return
     written = NONE_YET
     while (news := feed.everything()).conclusion is None:
-        if document.is_live and news.points and news.points[-1].step != written:
+        if not document.is_live:  # paused or on its way to another worker: there will be one
+            feed.leave()
+            return
+        if news.points and news.points[-1].step != written:
             _write(document, facts, news, place)
             written = news.points[-1].step
             feed.works(document.where)

@@ -13,6 +13,7 @@ from core.errors import ServiceError
 from core.queue import GRADING_CONCURRENCY, GRADING_QUEUE, GRADING_TASK
 from core.settings import get_settings
 from worker import temporary
+from worker.grading import orphans
 from worker.grading.sandbox import find_sandbox
 from worker.main import make_celery
 
@@ -41,10 +42,12 @@ def _look_for_the_sandbox(**_: Any) -> None:
 def _sweep(**_: Any) -> None:
     """What a worker before this one has left."""
     temporary.sweep()
+    orphans.sweep()
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _hold_a_folder(**_: Any) -> None:
     """In each pool child. One that takes the place of a killed one removes what that has left."""
     temporary.sweep()
+    orphans.sweep()
     temporary.hold_folder()

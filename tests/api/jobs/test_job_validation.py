@@ -277,6 +277,15 @@ def test_held_out_tasks_are_not_the_training_rows(client: TestClient, body: Body
     assert problems_of(error) == {"validation_file": "same_file"}
 
 
+def test_held_out_chats_do_not_judge_what_was_trained_on_text(client: TestClient, body: Body) -> None:
+    chats = [{"prompt": [{"role": "user", "content": f"Add {n}."}], "answer": "1"} for n in range(20)]
+    body["validation_file"] = upload(client, "".join(json.dumps(row) + "\n" for row in chats)).json()["id"]
+    error = refusal(client, body)
+    assert (error["code"], error["param"]) == ("mixed_prompts", "validation_file")
+    assert "messages" in error["message"]
+    assert "text" in error["message"]
+
+
 def test_rewards_that_all_weigh_nothing(client: TestClient, body: Body) -> None:
     body["method"]["grpo"]["rewards"][0]["weight"] = 0
     assert problems_of(refusal(client, body)) == {"method.grpo.rewards": "zero_weights"}

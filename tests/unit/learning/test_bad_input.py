@@ -60,6 +60,13 @@ def test_many_rows_of_ten_prompts_are_ten_tasks():
     assert (finding.code, finding.evidence) == ("few_held_out_tasks", {"tasks": 10})
 
 
+def test_a_prompt_that_stands_in_many_rows_counts_once_in_the_mean_reward():
+    rows = evaluation([RIGHT, RIGHT, RIGHT, WRONG])
+    tasks = tuple(row.model_copy(update={"prompt_sha256": f"{row.task // 3:064x}"}) for row in rows.tasks)
+    score = held_out_score("baseline", rows.model_copy(update={"tasks": tasks}), make_spec())
+    assert score.mean_reward == 0.5
+
+
 def test_where_no_held_out_answer_could_be_graded_it_is_not_called_few_tasks():
     none = (HeldOutScore("baseline", 0, 0, 0, None), HeldOutScore("final", 100, 0, 0, None))
     assert codes(run_of(held_out=none)) == ["held_out_ungraded"]

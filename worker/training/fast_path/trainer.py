@@ -205,7 +205,10 @@ class FastPathTrainer(GRPOTrainer):
             self.vllm_importance_sampling_correction = True
 
     def _correct(self, inputs: Slice, logps: torch.Tensor) -> None:
-        """Before the first step on a batch the policy is the one that generated: its own log-probabilities are old."""
+        """Before the first step on a batch the policy is the one that generated: its own log-probabilities are old.
+
+        Means are of this process alone; vLLM with several is refused at submit (`needs_one_gpu`).
+        """
         sampled, mask = inputs["sampling_per_token_logps"], loss_mask(inputs)
         ratio = inputs["importance_sampling_ratio"] = self._correction.ratio(logps, sampled, mask)
         for name, value in self._correction.metrics(ratio, logps, sampled, mask).items():
