@@ -98,6 +98,8 @@ def _provider(entry: RewardEntry) -> Callable[[Rollout], dict[str, Any]]:
             return _reasoning_gym
         case _:
             completion = entry.provided[0]
+            if "prompt" not in entry.provided and not entry.takes_kwargs:
+                return lambda rollout: {completion: rollout.completion}
             return lambda rollout: {completion: rollout.completion, "prompt": _text(rollout.prompt)}
 
 
@@ -105,10 +107,11 @@ def _column_reader(entry: RewardEntry) -> Callable[[Mapping[str, Any]], dict[str
     """The columns that the function names, or all of them; a `ground_truth` also from where verl keeps it."""
     names = frozenset((*entry.columns, *entry.optional_columns))
     truth, *stand_ins = sources(entry.form, GROUND_TRUTH[0])
-    may_stand_in = bool(stand_ins) and (truth in names or entry.takes_kwargs)
+    takes_all = entry.takes_kwargs
+    may_stand_in = bool(stand_ins) and (truth in names or takes_all)
 
     def read(columns: Mapping[str, Any]) -> dict[str, Any]:
-        row = {name: value for name, value in columns.items() if entry.takes_kwargs or name in names}
+        row = dict(columns) if takes_all else {name: value for name, value in columns.items() if name in names}
         if may_stand_in and truth not in row:
             found = (_inner_truth(columns.get(name)) for name in stand_ins)
             value = next((value for value in found if value is not None), None)

@@ -14,7 +14,6 @@ import socket
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields as fields_of
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -24,7 +23,7 @@ from worker.grading import protocol, signatures, stand_ins
 from worker.grading.grades import Grade, Rollout
 from worker.parent import die_with
 
-_GRADE_FIELDS = tuple(field.name for field in fields_of(Grade))
+_RARE_FIELDS = ("message", "traceback", "metrics", "extra", "timed_out")
 
 
 def main() -> None:
@@ -62,7 +61,8 @@ def serve(stream: BinaryIO, tidy_up: Callable[[], None]) -> None:
                 answer = {"loaded": name}
             case {"kind": "grade", "rollouts": list(rollouts), "step": int(step)} if grade:
                 given = [Rollout(**rollout) for rollout in rollouts]
-                grades = grade(given, step, item_deadline_s=request.get("item_deadline_s"))
+                times = {name: request.get(name) for name in ("item_deadline_s", "budget_s")}
+                grades = grade(given, step, **times)
                 answer = {"grades": [as_json(one) for one in grades]}
             case _:
                 raise protocol.ProtocolError(f"unknown request {request.get('kind')!r}")
@@ -72,9 +72,11 @@ def serve(stream: BinaryIO, tidy_up: Callable[[], None]) -> None:
 
 
 def as_json(grade: Grade) -> dict[str, Any]:
-    """Without the fields that stay at their defaults: most grades are a number, and a batch has many."""
-    fields = ((name, getattr(grade, name)) for name in _GRADE_FIELDS)
-    return {name: value for name, value in fields if value is not None and value is not False and value != {}}
+    """Without the rare fields where they say nothing: most grades are a number, and a batch has many."""
+    answer: dict[str, Any] = {"outcome": grade.outcome, "value": grade.value, "latency_s": grade.latency_s}
+    if grade.message or grade.traceback or grade.metrics or grade.extra or grade.timed_out:
+        answer |= {name: value for name in _RARE_FIELDS if (value := getattr(grade, name))}
+    return answer
 
 
 def load(source: str, entry: RewardEntry) -> Callable[..., Any] | Grade:

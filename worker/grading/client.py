@@ -20,7 +20,7 @@ from worker.grading.arguments import as_json
 from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
 from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError, ProcessUnaskableError
 from worker.grading.protocol import ProtocolError
-from worker.grading.received import read_grade
+from worker.grading.received import read_grades
 
 __all__ = ["Grade", "GradeOutcome", "Grader", "GraderFailed", "Rollout", "combine"]
 
@@ -28,8 +28,10 @@ log = structlog.get_logger()
 
 ALARM_GRACE_S = 0.25
 """What a rollout's own alarm may come late before the process is killed instead."""
-
-
+MOST_AT_ONCE = 64
+"""Rollouts in one request. More would gain nothing, and where one of them crashes the process, all are asked about
+again one by one.
+"""
 _BATCH_DEADLINES = 3
 """What a call of `grade` takes at most."""
 NOT_TRIED = Grade(
@@ -73,11 +75,12 @@ class _End:
 class Grader:
     """One reward in one grading process; a context manager, for one thread.
 
-    As many rollouts are asked about at once as `batch_deadline_s` has room for, when each takes `item_deadline_s`; a
-    function of a whole batch gets it whole, and up to two batch deadlines. What crashes the process is tried once more
-    as it is, then, as what passes its deadline, one rollout at a time, so that only the rollouts at fault get
-    `infrastructure_error`. A call of `grade` takes at most three batch deadlines, beside restarts: less than the
-    supervisor's watchdog takes for a hang. What has not been graded by then, or by `until`, is not tried.
+    Rollouts are asked about `MOST_AT_ONCE` at a time, and the process answers as many as it could begin early enough
+    within `batch_deadline_s`; a function of a whole batch gets it whole, and up to two batch deadlines. What crashes
+    the process is tried once more as it is, then, as what passes its deadline, one rollout at a time, so that only the
+    rollouts at fault get `infrastructure_error`. A call of `grade` takes at most three batch deadlines, beside
+    restarts: less than the supervisor's watchdog takes for a hang. What has not been graded by then, or by `until`, is
+    not tried.
     """
 
     _what = "reward"
@@ -155,19 +158,26 @@ class Grader:
         grades: list[Grade] = []
         asked_s = self._asked_s + _BATCH_DEADLINES * self._batch_deadline_s
         end = _End(asked_s, math.inf if until is None else until)
-        size = max(1, self._rollouts_at_once(len(rollouts)))
-        for start in range(0, len(rollouts), size):
-            grades += self._grade_part(rollouts[start : start + size], step, end)
+        size = len(rollouts) if self._takes_batches else MOST_AT_ONCE
+        while len(grades) < len(rollouts):
+            grades += self._grade_part(rollouts[len(grades) : len(grades) + size], step, end)
         return grades
 
-    def _rollouts_at_once(self, count: int) -> int:
-        if self._entry is not None and self._entry.form is RewardForm.TRL:  # it may compare the rollouts of a batch
-            return count
-        return int(self._batch_deadline_s / self._item_deadline_s)
+    @property
+    def _takes_batches(self) -> bool:
+        """Whole ones: the function may compare the rollouts of a batch."""
+        return self._entry is not None and self._entry.form is RewardForm.TRL
+
+    def _deadline_s(self, count: int) -> float:
+        """Of one request."""
+        if not self._takes_batches:
+            return max(self._batch_deadline_s, self._item_deadline_s + ALARM_GRACE_S)
+        items_s = count * self._item_deadline_s + ALARM_GRACE_S
+        return min(max(self._batch_deadline_s, items_s), (_BATCH_DEADLINES - 1) * self._batch_deadline_s)
 
     def _grade_part(self, rollouts: Sequence[Rollout], step: int, end: _End) -> list[Grade]:
-        items_s = len(rollouts) * self._item_deadline_s + ALARM_GRACE_S
-        deadline_s = min(max(self._batch_deadline_s, items_s), (_BATCH_DEADLINES - 1) * self._batch_deadline_s)
+        """Of the first ones, as many as there was time for; of one at least."""
+        deadline_s = self._deadline_s(len(rollouts))
         is_alone = len(rollouts) == 1
         answer = self._try(rollouts, step, deadline_s, end)
         if isinstance(answer, Grade) and (is_alone or not answer.timed_out) and self._left_s(end) > 0:  # once more
@@ -184,7 +194,7 @@ class Grader:
         return grades
 
     def _try(self, rollouts: Sequence[Rollout], step: int, deadline_s: float, end: _End) -> list[Grade] | Grade:
-        """One grade each, or the one grade of what broke the process."""
+        """One grade each (`_grade_part`), or the one grade of what broke the process."""
         before_s = self._asked_s
         try:
             process = self._running(end)
@@ -210,13 +220,15 @@ class Grader:
             "kind": "grade",
             "step": step,
             "item_deadline_s": self._item_deadline_s,
+            "budget_s": None if self._takes_batches else max(0.0, deadline_s - self._item_deadline_s - ALARM_GRACE_S),
             "rollouts": [as_json(rollout, self._entry) for rollout in rollouts],
         }
         try:
             grades = process.ask(request, deadline_s, answers=len(rollouts)).get("grades")
             if not isinstance(grades, list):
                 process.fail("sent what are not grades")
-            if len(grades) != len(rollouts):
+            least = len(rollouts) if self._takes_batches else 1
+            if not least <= len(grades) <= len(rollouts):
                 process.fail(f"sent {len(grades)} grades for {len(rollouts)} rollouts")
         except ProtocolError as error:  # a batch too large to send; its rollouts may go one by one
             raise ProcessBrokenError(str(error)) from error
@@ -227,7 +239,7 @@ class Grader:
         finally:
             self._asked_s += time.monotonic() - started
         passed_s = time.monotonic() - started
-        return [read_grade(grade, passed_s) for grade in grades]
+        return read_grades(grades, passed_s)
 
     def _running(self, end: _End) -> GradingProcess | None:
         """Started again if need be; None when the time is over by then."""

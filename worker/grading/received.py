@@ -26,22 +26,35 @@ class _Received(TypedDict, total=False):
     extra: dict[str, str | bool | int | float | None]
 
 
-_RECEIVED = TypeAdapter(_Received)
+_ONE = TypeAdapter(_Received)
+_ALL = TypeAdapter(list[_Received])
+
+
+def read_grades(answer: list[object], passed_s: float) -> list[Grade]:
+    """As `read_grade`, each for itself; in one go where all are what they must be."""
+    try:
+        return [_made(given, passed_s) for given in _ALL.validate_python(answer)]
+    except ValidationError:
+        return [read_grade(fields, passed_s) for fields in answer]
 
 
 def read_grade(fields: object, passed_s: float) -> Grade:
     """The grade, its texts cut, its time at most `passed_s`; a user error where it is none. Never raises."""
     try:
-        given = _RECEIVED.validate_python(fields)
-        given["latency_s"] = min(given.get("latency_s", 0.0), passed_s)
-        grade = Grade(**given)
+        given = _ONE.validate_python(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"][:1]))
         return _refused(f"{where}: {first['msg']}" if where else first["msg"], passed_s)
-    except ValueError as error:
+    return _made(given, passed_s)
+
+
+def _made(given: _Received, passed_s: float) -> Grade:
+    given["latency_s"] = min(given.get("latency_s", 0.0), passed_s)
+    try:
+        return bounded(Grade(**given))
+    except ValueError as error:  # an outcome and a value that do not go together
         return _refused(str(error), passed_s)
-    return bounded(grade)
 
 
 def _refused(what: str, passed_s: float) -> Grade:

@@ -12,6 +12,7 @@ from worker.grading.values import UnusableRewardError, storable, to_number
 SOURCE_NAME = "reward.py"
 """The file name that reward code is compiled under: tracebacks show this file only."""
 
+_NUMBERS = (int, float)
 _VALUE_KEYS = ("score", "reward")
 
 
@@ -62,7 +63,7 @@ def unusable(message: str, seconds: float) -> Grade:
 
 
 def _read(value: Any, seconds: float) -> Grade:
-    if isinstance(value, float | int):
+    if isinstance(value, _NUMBERS):
         return Grade(GradeOutcome.SCORED, to_number(value), latency_s=seconds)
     metrics: dict[str, float] = {}
     extra: dict[str, Any] = {}

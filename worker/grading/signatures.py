@@ -11,6 +11,7 @@ from typing import Any
 
 from core.reward_source import RewardEntry, RewardForm
 from worker.grading.arguments import batch_arguments, binder
+from worker.grading.budget import begun_within
 from worker.grading.grades import Grade, GradeOutcome, Rollout
 from worker.grading.logged import ExtraLog, MetricLog
 from worker.grading.returned import SOURCE_NAME, grade_of, grades_of, user_error
@@ -19,6 +20,8 @@ __all__ = ["SOURCE_NAME", "call", "user_error"]
 
 CLOCK_SLACK_S = 0.001
 """What the timer may be ahead of the clock."""
+_PLAIN = (int, float, dict, type(None))
+"""What most rewards return; asking whether it can be awaited takes longer than all the rest of a small call."""
 _SHAPE_ERRORS = ("TypeError", "AttributeError", "KeyError", "IndexError")
 
 
@@ -29,8 +32,12 @@ def call(
     step: int = 0,
     *,
     item_deadline_s: float | None = None,
+    budget_s: float | None = None,
 ) -> list[Grade]:
     """Grade `rollouts` at the trainer's `step`: one grade each, in order, whatever the function does.
+
+    A function of one rollout is asked about no more of them once `budget_s` is over: the grades are those of the first
+    ones then, of one at least.
 
     When a batch function raises, the batch is graded again one rollout at a time, so that one bad row does not blank
     the others. A batch function that compares the rollouts of a batch gets groups of one there.
@@ -39,18 +46,23 @@ def call(
     and regular expressions, by SIGALRM; what does not return from C is left to the caller of this process.
     """
     if item_deadline_s is None:
-        return _call(function, entry, rollouts, step, None)
+        return _call(function, entry, rollouts, step, None, budget_s)
     alarm = _Alarm(item_deadline_s)
     with alarm.installed():
-        return _call(function, entry, rollouts, step, alarm)
+        return _call(function, entry, rollouts, step, alarm, budget_s)
 
 
 def _call(
-    function: Callable[..., Any], entry: RewardEntry, rollouts: Sequence[Rollout], step: int, alarm: "_Alarm | None"
+    function: Callable[..., Any],
+    entry: RewardEntry,
+    rollouts: Sequence[Rollout],
+    step: int,
+    alarm: "_Alarm | None",
+    budget_s: float | None,
 ) -> list[Grade]:
     if entry.form is not RewardForm.TRL:
         arguments_of = binder(entry)
-        return [_call_one(function, arguments_of(rollout), alarm) for rollout in rollouts]
+        return [_call_one(function, arguments_of(one), alarm) for one in begun_within(rollouts, budget_s)]
     grades = _call_batch(function, entry, rollouts, step, alarm)
     if isinstance(grades, list):
         return grades
@@ -180,7 +192,7 @@ def _run(function: Callable[..., Any], arguments: Mapping[str, Any], size: int, 
 
 
 def _finish(value: Any) -> Any:
-    if not inspect.isawaitable(value):
+    if isinstance(value, _PLAIN) or not inspect.isawaitable(value):
         return value
     import asyncio  # noqa: PLC0415 - half of what this process would load at its start, and few rewards need it
 

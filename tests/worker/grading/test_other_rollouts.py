@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.grading import client
 from worker.grading.client import Grader, Rollout
 
 SPY = '''
@@ -77,13 +78,16 @@ def seen(grader: Grader, *rollouts: Rollout) -> set[str]:
 
 
 def test_in_the_per_sample_forms_the_other_rollouts_of_a_request_can_be_found(grader: Grader) -> None:
-    """Two are asked about at once, by the deadlines above: both with their answer and all their columns."""
+    """Both with their answer and all their columns."""
     found = seen(grader, rollout("own", look=True), rollout("other"))
     parts = ("answer", "gold", "hidden")
     assert found == {f"mark-{name}-{part}" for name in ("own", "other") for part in parts}
 
 
-def test_those_of_other_requests_cannot_and_no_prompt_that_was_not_asked_for(grader: Grader) -> None:
+def test_those_of_other_requests_cannot_and_no_prompt_that_was_not_asked_for(
+    grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MOST_AT_ONCE", 2)
     grader.grade([rollout("earlier"), rollout("earliest")])
     found = seen(grader, rollout("own", look=True), rollout("other"), rollout("later"), rollout("last"))
     assert found, "the spy can see"

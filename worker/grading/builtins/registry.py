@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from core.builtin_rewards.catalogue import parse_builtin
+from worker.grading.budget import begun_within
 from worker.grading.builtins.outcomes import Score, UndecidedError, UnfitDataError
 from worker.grading.grades import Grade, GradeOutcome, Rollout
 
@@ -44,8 +45,14 @@ def load(name: str, parameters: Mapping[str, Any]) -> Grader:
     except (ValidationError, UnfitDataError) as error:
         raise UnknownBuiltinError(f"the built-in reward {name!r} cannot be made: {error}") from None
 
-    def grade(rollouts: Sequence[Rollout], step: int, *, item_deadline_s: float | None = None) -> list[Grade]:  # noqa: ARG001 - as all are called; built-ins bound their own work
-        return [grade_one(score, rollout) for rollout in rollouts]
+    def grade(
+        rollouts: Sequence[Rollout],
+        step: int,  # noqa: ARG001 - as all are called
+        *,
+        item_deadline_s: float | None = None,  # noqa: ARG001 - built-ins bound their own work
+        budget_s: float | None = None,
+    ) -> list[Grade]:
+        return [grade_one(score, rollout) for rollout in begun_within(rollouts, budget_s)]
 
     return grade
 
