@@ -77,6 +77,9 @@ class GradingProcess:
                 theirs.callback(os.close, output_end)
                 os.set_blocking(self._output_fd, False)
                 self._socket.setblocking(False)
+                self._selector = ours.enter_context(selectors.DefaultSelector())
+                self._selector.register(self._output_fd, selectors.EVENT_READ)
+                self._selector.register(self._socket, selectors.EVENT_READ)
                 self._child = _start(their_socket.fileno(), output_end, working_folder, sandboxed)
             except OSError as error:
                 raise ProcessBrokenError(f"the grading process cannot be started: {error}") from error
@@ -106,7 +109,7 @@ class GradingProcess:
         except ConnectionError:
             self._child.wait_briefly()
             self.fail(None)
-        except OSError as error:  # no descriptor is left to wait with
+        except OSError as error:  # the kernel has no memory left for it
             self.close()
             raise ProcessUnaskableError(f"the grading process cannot be asked: {error}") from error
         if answer.pop("id", None) != request_id:
@@ -121,6 +124,7 @@ class GradingProcess:
     def close(self) -> int:
         """Kill the process and all that it started, and reap it; the exit status, also when called again."""
         status = self._child.end()
+        self._selector.close()
         self._close_output()
         self._socket.close()
         return status
@@ -134,23 +138,30 @@ class GradingProcess:
     def _exchange(self, frame: bytes, deadline_s: float, cap_bytes: int) -> bytes:
         """Send `frame` and receive the body of one; raises ConnectionError when the process ends."""
         deadline = time.monotonic() + deadline_s
-        outgoing, incoming = memoryview(frame), bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._output_fd, selectors.EVENT_READ)
-            selector.register(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            while (remaining := deadline - time.monotonic()) > 0:
-                for key, events in selector.select(remaining):
-                    if key.fileobj == self._output_fd:
-                        if not self._drain():
-                            selector.unregister(self._output_fd)
-                        continue
-                    if events & selectors.EVENT_WRITE:
-                        outgoing = outgoing[self._socket.send(outgoing[:_CHUNK_BYTES]) :]
-                        if not outgoing:
-                            selector.modify(self._socket, selectors.EVENT_READ)
-                    if events & selectors.EVENT_READ and (body := self._receive(incoming, cap_bytes)) is not None:
-                        return body
+        incoming = bytearray()
+        outgoing = memoryview(frame)[self._send(frame) :]
+        if outgoing:  # more than the socket holds
+            self._selector.modify(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        while (remaining := deadline - time.monotonic()) > 0:
+            for key, events in self._selector.select(remaining):
+                if key.fileobj == self._output_fd:
+                    if not self._drain():
+                        self._selector.unregister(self._output_fd)
+                    continue
+                if events & selectors.EVENT_WRITE:
+                    outgoing = outgoing[self._send(outgoing[:_CHUNK_BYTES]) :]
+                    if not outgoing:
+                        self._selector.modify(self._socket, selectors.EVENT_READ)
+                if events & selectors.EVENT_READ and (body := self._receive(incoming, cap_bytes)) is not None:
+                    return body
         return self.fail(f"gave no answer within {deadline_s:g} s")
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """How many bytes the socket has taken."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
 
     def _receive(self, incoming: bytearray, cap_bytes: int) -> bytes | None:
         """Add what has arrived to `incoming`; the body, once the frame is whole."""

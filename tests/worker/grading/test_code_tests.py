@@ -1,9 +1,9 @@
 """Completions' code against tests, in real sandboxes."""
 
+import errno
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -12,11 +12,11 @@ import pytest
 from core.builtin_rewards.catalogue import parse_builtin
 from core.builtin_rewards.outside import CodeTests
 from tests.polling import wait_until
-from tests.worker.grading.conftest import descriptors_left
 from worker.grading.builtins import code_tests
 from worker.grading.builtins.code_tests import CodeTestsGrader, code_of, read_tests
 from worker.grading.builtins.outcomes import UnfitDataError
 from worker.grading.grades import Grade, GradeOutcome, Rollout
+from worker.grading.process import GradingProcess
 from worker.grading.protocol import MAX_FRAME_BYTES
 
 DOUBLE = [{"input": "3\n", "output": "6"}, {"input": "5", "output": "10  \n\n"}]
@@ -197,15 +197,19 @@ def test_the_last_fence_is_the_code(completion: str, after: str | None, code: st
 
 
 def test_a_sandbox_that_cannot_be_asked_is_no_failed_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For want of descriptors, once the sandbox stands."""
-    with grader() as running, ExitStack() as shortage:
+    """For want of memory in the kernel, once the sandbox stands."""
+
+    def unaskable(*_: Any) -> None:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    with grader() as running:
         prepare = running._prepare
 
         def prepare_and_take_all(*arguments: Any) -> None:
             prepare(*arguments)
-            shortage.enter_context(descriptors_left(0))
+            monkeypatch.setattr(GradingProcess, "_exchange", unaskable)
 
         monkeypatch.setattr(running, "_prepare", prepare_and_take_all)
         result = grade(running, "", ["assert True"])
     assert result.outcome is GradeOutcome.INFRASTRUCTURE_ERROR
-    assert "Too many open files" in str(result.message)
+    assert "No buffer space" in str(result.message)
