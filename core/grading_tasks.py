@@ -18,6 +18,8 @@ class GradingTaskKind(StrEnum):
     """Grade one sample: `RunGrader` asks, `GraderRan` answers."""
     PROBE_REWARD = "probe_reward"
     """Try an uploaded reward on junk: `ProbeReward` asks, `core.reward_report.ProbeReport` answers."""
+    PROBE_SOURCE = "probe_source"
+    """The same for source that came inside a job: `ProbeSource` asks."""
     RESCORE = "rescore"
     """Grade rollouts of a job again, by another version of a reward."""
 
@@ -80,3 +82,11 @@ class ProbeReward(Frozen):
     form: RewardForm | None = None
     entry_point: str | None = None
     """Where a job calls the source otherwise than its version says."""
+
+
+class ProbeSource(Frozen):
+    source: str
+    source_sha256: str
+    entry_point: str
+    form: RewardForm
+    file_id: FileId

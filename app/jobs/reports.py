@@ -1,7 +1,7 @@
-"""What the reports on a job's uploaded rewards have to say about the job."""
+"""What the reports on a job's rewards, uploaded or inside its body, have to say about the job."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -10,8 +10,10 @@ from app.jobs.facts import Facts, KnownReward
 from app.jobs.resolve import Resolved
 from app.rewards.reports import ReportFacts, Reports, ReportStatus, ask
 from core.db import reward_probes, rewards
+from core.db.models import GradingTask
 from core.db.reward_probes import Called
 from core.errors import Problem
+from core.grading_tasks import ProbeSource
 from core.ids import RewardVersionId, TenantId
 from core.reward_report import ProbeReport
 from core.reward_source import RewardForm
@@ -37,36 +39,57 @@ def unloadable(session: Session, facts: Facts) -> tuple[list[Problem], list[Prob
 
 
 def with_reports(reports: Reports, tenant_id: TenantId, resolved: Resolved) -> Resolved:
-    """The preview, with the flags of each uploaded reward on the training file as warnings.
+    """The preview, with the flags of each reward of the tenant's own on the training file as warnings.
 
-    A reward that was not probed on that file yet is probed now, and so is one that did not load. Raises for one of
-    which Python says why it does not.
+    A reward that was not probed on that file yet is probed now, and so is an uploaded one that did not load. Raises for
+    one of which Python says why it does not.
     """
-    terms = list(_uploaded(resolved))
-    file_id = resolved.spec.training.file_id
     with reports.sessions.begin() as session:
-        called = [_called(session, version_id, term.form, term.entry_point) for _, term, version_id in terms]
-        known = [_newest(session, one) for one in called]
-        tasks = [ask(session, tenant_id, one, file_id) for one in called]
-    found = [ReportFacts.of(task) for task in reports.wait(tasks)]
+        probes = list(_probes(session, tenant_id, resolved))
+    found = [ReportFacts.of(task) for task in reports.wait([probe.task for probe in probes])]
     problems: list[Problem] = []
     warnings: list[Problem] = []
-    for (field, term, _), facts, before in zip(terms, found, known, strict=True):
-        report = facts.report or before  # what was known stands until it is known better
+    for probe, facts in zip(probes, found, strict=True):
+        report = facts.report or probe.before  # what was known stands until it is known better
         if report is not None and not report.loads and report.load_raised:
-            problems.append(_does_not_load(term.name, field, report))
+            problems.append(_does_not_load(probe.name, probe.field, report))
         else:
-            warnings += _warnings(field, term.name, facts)
+            warnings += _warnings(probe.field, probe.name, facts)
     if problems:
         raise refusal(problems)
     return replace(resolved, warnings=(*resolved.warnings, *warnings))
 
 
-def _uploaded(resolved: Resolved) -> Iterator[tuple[str, PinnedReward, RewardVersionId]]:
-    """With the path in the body; only our own method can name uploaded rewards."""
-    for number, term in enumerate(resolved.spec.rewards):
-        if isinstance(term, PinnedReward) and term.version_id is not None:
-            yield f"method.grpo.rewards[{number}]", term, term.version_id
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Of one reward on the training file."""
+
+    field: str
+    """Its path in the body."""
+    name: str
+    task: GradingTask
+    before: ProbeReport | None = None
+    """The newest report, on whatever data set."""
+
+
+def _probes(session: Session, tenant_id: TenantId, resolved: Resolved) -> Iterator[_Probe]:
+    file_id = resolved.spec.training.file_id
+    for field, term in zip(resolved.fields, resolved.spec.rewards, strict=True):
+        if not isinstance(term, PinnedReward):
+            continue
+        if term.version_id is not None:
+            called = _called(session, term.version_id, term.form, term.entry_point)
+            before = _newest(session, called)
+            yield _Probe(field, term.name, ask(session, tenant_id, called, file_id), before)
+        else:
+            asked = ProbeSource(
+                source=resolved.inline_sources[term.name],
+                source_sha256=term.source_sha256,
+                entry_point=term.entry_point,
+                form=term.form,
+                file_id=file_id,
+            )
+            yield _Probe(field, term.name, reward_probes.of_source(session, tenant_id, asked))
 
 
 def _called(session: Session, version_id: RewardVersionId, form: RewardForm, entry_point: str) -> Called:

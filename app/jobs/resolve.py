@@ -38,6 +38,8 @@ class Resolved:
     spec: JobSpec
     inline_sources: dict[str, str]
     """By reward name: the source of a grader that came inside the body, the credentials of an `http` reward (JSON)."""
+    fields: tuple[str, ...]
+    """Paths of the spec's rewards in the body."""
     split: Split
     warnings: tuple[Problem, ...]
 
@@ -69,6 +71,7 @@ def resolve(body: JobCreate, plan: Plan, facts: Facts, model: ModelRef) -> Resol
     return Resolved(
         spec=spec,
         inline_sources=inline_sources,
+        fields=tuple(reward.field for reward in facts.rewards),
         split=split,
         warnings=(*plan.warnings, *_warnings(plan, split, spec)),
     )

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.db import grading_tasks
 from core.db.models import GradingTask, RewardProbe
-from core.grading_tasks import GradingTaskKind, GradingTaskStatus, ProbeReward
+from core.grading_tasks import GradingTaskKind, GradingTaskStatus, ProbeReward, ProbeSource
 from core.ids import FileId, RewardVersionId, TenantId
 from core.reward_source import RewardForm
 
@@ -34,6 +34,24 @@ def add(session: Session, *, tenant_id: TenantId, called: Called, file_id: FileI
     session.add(RewardProbe(task_id=task.id, version_id=called.version_id, file_id=file_id))
     session.flush()
     return task
+
+
+def of_source(session: Session, tenant_id: TenantId, asked: ProbeSource) -> GradingTask:
+    """The tenant's newest probe of this source on the data set; a new one where there is none, or where it failed.
+
+    No version names it, so it goes with the other tasks that are old (`grading_tasks.forget`).
+    """
+    request = asked.model_dump(mode="json")
+    same = select(GradingTask).where(
+        GradingTask.tenant_id == tenant_id,
+        GradingTask.kind == GradingTaskKind.PROBE_SOURCE,
+        GradingTask.status != GradingTaskStatus.FAILED,
+        GradingTask.request.contains({name: value for name, value in request.items() if name != "source"}),
+    )
+    task = session.scalars(same.order_by(GradingTask.id.desc()).limit(1)).first()
+    if task is not None:
+        return task
+    return grading_tasks.add(session, tenant_id=tenant_id, kind=GradingTaskKind.PROBE_SOURCE, request=request)
 
 
 def find(session: Session, called: Called, file_id: FileId | None) -> GradingTask | None:

@@ -1,5 +1,6 @@
 """The grading worker's own life: what it loads, what it survives, and what becomes of a task when it does not."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -21,10 +22,11 @@ from core.builtin_rewards.catalogue import parse_builtin
 from core.db import files, grading_tasks, reward_probes, rewards
 from core.db.models import File, GradingTask, now
 from core.db.reward_probes import Called
-from core.grading_tasks import GraderRan, GradingTaskKind, GradingTaskStatus, RunGrader
+from core.grading_tasks import GraderRan, GradingTaskKind, GradingTaskStatus, ProbeSource, RunGrader
 from core.ids import FileId, GradingTaskId, new_file_id
 from core.queue import GRADING_QUEUE, GRADING_TASK, hint_message
-from core.reward_report import ProbeReport
+from core.reward_report import FlagCode, ProbeReport
+from core.reward_source import RewardForm
 from core.rows import FileFormat
 from core.settings import CHECKOUT, Settings
 from core.spec import BuiltinReward
@@ -292,6 +294,23 @@ def test_a_probe_reads_the_rows_of_its_data_set(workshop):
     assert (report.loads, report.synthetic) == (True, False)
     assert report.gold is not None
     assert report.gold.column == "answer"
+
+
+def test_source_that_came_inside_a_job_is_probed_in_the_same_way(workshop):
+    source = "def grade(sample, item): return 1.0\n"
+    asked = ProbeSource(
+        source=source,
+        source_sha256=hashlib.sha256(source.encode()).hexdigest(),
+        entry_point="grade",
+        form=RewardForm.OPENAI,
+        file_id=stored_file(workshop, ROWS),
+    )
+    with workshop.sessions.begin() as session:
+        task_id = reward_probes.of_source(session, TENANT, asked).id
+    answer(task_id, Workplace(workshop.sessions, workshop.store))
+    report = ProbeReport.model_validate(read(workshop, task_id).answer)
+    assert (report.loads, report.synthetic) == (True, False)
+    assert FlagCode.ALWAYS_THE_SAME in {flag.code for flag in report.flags}
 
 
 def test_of_a_large_data_set_only_the_beginning_is_fetched(workshop, monkeypatch, tmp_path):

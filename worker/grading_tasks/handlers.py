@@ -13,5 +13,6 @@ Handler = Callable[[dict[str, Any], Context], dict[str, Any]]
 HANDLERS: Mapping[GradingTaskKind, Handler] = {
     GradingTaskKind.RUN_GRADER: run_grader.handle,
     GradingTaskKind.PROBE_REWARD: probe_reward.handle,
+    GradingTaskKind.PROBE_SOURCE: probe_reward.handle_source,
     GradingTaskKind.RESCORE: rescore.handle,
 }

@@ -46,9 +46,16 @@ def flags(report: dict[str, Any]) -> set[str]:
     return {flag["code"] for flag in report["flags"]}
 
 
-def preview(client: TestClient, data: str, *rewards: str, **fields: Any) -> Any:
+def chats(count: int, *, first: int = 0) -> bytes:
+    chat = ({"prompt": [{"role": "user", "content": f"{n}?"}], "answer": str(n)} for n in range(first, first + count))
+    return "".join(json.dumps(row) + "\n" for row in chat).encode()
+
+
+def preview(
+    client: TestClient, data: str, *rewards: str, held_out_rows: bytes = rows(8, first=100), **fields: Any
+) -> Any:
     method = {"type": "grpo", "grpo": {"rewards": [{"reward": reward, **fields} for reward in rewards]}}
-    held_out = upload(client, rows(8, first=100)).json()["id"]
+    held_out = upload(client, held_out_rows).json()["id"]
     body = {"model": MODEL, "training_file": data, "validation_file": held_out, "method": method}
     return client.post(f"{JOBS}?dry_run=true", json=body), body
 
@@ -163,13 +170,13 @@ def test_a_reward_whose_process_crashed_is_warned_of_and_taken(client: TestClien
 
 def test_a_reward_in_another_form_has_a_report_of_its_own(client: TestClient) -> None:
     """In its own form it gets texts; in the job's it gets messages, and pays for all of them."""
-    chat = ({"prompt": [{"role": "user", "content": f"{n}?"}], "answer": str(n)} for n in range(20, 40))
-    data = str(upload(client, "".join(json.dumps(row) + "\n" for row in chat).encode()).json()["id"])
+    data = str(upload(client, chats(20, first=20)).json()["id"])
     reward = create(client, PAYS_FOR_LISTS, training_file=data)["id"]
-    warned = [
-        {warning["code"] for warning in preview(client, data, reward, **fields)[0].json()["warnings"]}
+    previews = [
+        preview(client, data, reward, held_out_rows=chats(8), **fields)[0].json()
         for fields in ({}, {"form": "verifiers"})
     ]
+    warned = [{warning["code"] for warning in shown["warnings"]} for shown in previews]
     assert "always_the_same" not in warned[0]
     assert "always_the_same" in warned[1]
 

@@ -245,10 +245,10 @@ def test_a_reward_that_crashes_and_loads_slowly_loses_nothing_that_was_graded(jo
         job_id=job.run.job_id, version_id=version_id, term="exact", from_step=0, to_step=11, limit=MOST_ROLLOUTS
     )
     place = Workplace(job.run.sessions, open_store(settings))
-    context = Context(place, job.run.lease.tenant_id, tmp_path, rescore.SPARE_S + 8)
+    context = Context(place, job.run.lease.tenant_id, tmp_path, rescore.SPARE_S + 6)
     report = rescore.handle(asked.model_dump(mode="json"), context)
     assert report["steps"][0]["new"] == 0.75
-    assert report["rollouts"] < 8, "the nine restarts that step 2 needs take longer"
+    assert report["rollouts"] < 8, "the six restarts that step 2 needs take longer"
     assert report["rollouts"] + report["left_out"] == 44
     assert "for want of time" in report["notes"][-1]
 

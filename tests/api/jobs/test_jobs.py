@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from core.db import jobs
+from core.db.models import GradingTask
 from core.db.session import Sessions
+from core.grading_tasks import GradingTaskKind
 from core.ids import JobId
 from core.spec import JobSpec
 from core.status import Stage
@@ -96,6 +99,20 @@ def test_when_to_save_and_how_much_to_keep_is_in_the_spec(
 def test_a_full_run_has_the_smaller_default_learning_rate(submit: Submit, body: Body) -> None:
     body["method"]["grpo"]["adapter"] = {"method": "full"}
     assert submit()["spec"]["hyperparameters"]["learning_rate"] == 1e-6
+
+
+def test_a_grader_inside_the_job_is_probed_by_the_dry_run_once(
+    client: TestClient, body: Body, sessions: Sessions
+) -> None:
+    body["method"] = {"type": "reinforcement", "reinforcement": {"grader": GRADER}}
+    for _ in range(2):
+        warnings = client.post(JOBS, params={"dry_run": True}, json=body).json()["warnings"]
+        assert ("method.reinforcement.grader", "report_pending") in {(w["field"], w["code"]) for w in warnings}
+    with sessions() as session:
+        (task,) = session.scalars(select(GradingTask).where(GradingTask.kind == GradingTaskKind.PROBE_SOURCE))
+    assert task.request["source"] == GRADER["source"]
+    assert (task.request["entry_point"], task.request["form"]) == ("grade", "openai")
+    assert task.request["file_id"] == body["training_file"]
 
 
 def test_a_job_keeps_the_reward_version_that_was_newest(client: TestClient, submit: Submit, body: Body) -> None:
