@@ -6,8 +6,6 @@ from cli.errors import SettingsInvalid
 from core.settings import Settings, get_settings
 
 PREFIX = "PODIUM_"
-
-
 DEFAULT_TENANT = "default"
 
 

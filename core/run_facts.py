@@ -1,5 +1,6 @@
 """What rules look at, taken from a job's spec and its evaluations."""
 
+from collections import defaultdict
 from statistics import fmean
 
 from core.learning.numbers import Asked, HeldOutScore
@@ -26,17 +27,15 @@ def held_out_score(name: str, evaluation: Evaluation, spec: JobSpec) -> HeldOutS
     decoding = spec.evaluation.decoding
     firsts = [(task.prompt_sha256, answer.passed) for task in evaluation.tasks for answer in task.answers(decoding)[:1]]
     tasks = by_prompt((prompt, passed) for prompt, passed in firsts if passed is not None)
-    graded = [
-        (task.prompt_sha256, answer.reward)
-        for task in evaluation.tasks
-        for answer in task.answers(decoding)
-        if answer.reward is not None
-    ]
-    rewards = [fmean(rows) for rows in by_prompt(graded)]
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for task in evaluation.tasks:
+        rewards[task.prompt_sha256] += [one.reward for one in task.answers(decoding) if one.reward is not None]
+    by_task = {prompt: fmean(rows) for prompt, rows in rewards.items() if rows}
     return HeldOutScore(
         name=name,
         step=evaluation.step,
         tasks=len(tasks),
         passed=sum(map(most, tasks)),
-        mean_reward=fmean(rewards) if rewards else None,
+        mean_reward=fmean(by_task.values()) if by_task else None,
+        rewards=by_task,
     )

@@ -1,5 +1,6 @@
 """Any two evaluations of the same held-out tasks, judged as a job's baseline and final are."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -70,7 +71,7 @@ def compare(
         second.evaluation,
         decoding=decoding,
         seed=second.spec.seed,
-        but=_difference(first.spec, second.spec, decoding),
+        but=_difference(first.spec, second.spec, decoding) or _errors([first, second], decoding),
     )
     return Comparison(before=first.side, after=second.side, verdict=judged)
 
@@ -90,12 +91,30 @@ def _difference(first: JobSpec, second: JobSpec, decoding: Decoding) -> str | No
     graders = [
         [(term.name, term.weight, term.gate, term.source_sha256) for term in spec.rewards] for spec in (first, second)
     ]
+    if _held_out(first) != _held_out(second):
+        return "the two jobs held out rows of different data, so the same prompt may have had another right answer"
     if graders[0] != graders[1]:
         return "the two jobs were graded by different rewards, versions or weights"
     if first.hyperparameters.max_completion_length != second.hyperparameters.max_completion_length:
         return "the two jobs cut completions at different lengths"
     if decoding == "sampled" and _sampling(first) != _sampling(second):
         return "the two jobs sampled their answers at different temperatures or top_p"
+    return None
+
+
+def _held_out(spec: JobSpec) -> tuple[str, float | None, int | None]:
+    """The digest of the data, and how the rows were chosen where the training file's were."""
+    if spec.held_out is not None:
+        return spec.held_out.sha256, None, None
+    return spec.training.sha256, spec.evaluation.held_out_fraction, spec.seed
+
+
+def _errors(taken: Sequence[_Taken], decoding: Decoding) -> str | None:
+    """`grading.max_error_share` is the job's own rule, here as for its verdict."""
+    for one in taken:
+        most = one.spec.grading.max_error_share
+        if not one.evaluation.is_reliable(decoding, most):
+            return f"more than {most:.0%} of the answers of `{one.name}` could not be graded"
     return None
 
 

@@ -33,7 +33,7 @@ class FileObject(BaseModel):
     rows: int | None
     distinct_prompts: int | None = Field(description="Tasks, where rows with the same prompt count as one.")
     prompt_kind: PromptKind | None = Field(
-        description="Of every row; a job's files have the same. Unset as `format` is."
+        description="Of every row; a job's files have the same. Unset for result files and old data sets."
     )
     columns: list[str] = Field(description="What every row has beside the prompt: what rewards may read.")
 

@@ -19,7 +19,7 @@ from core.reward_report import ProbeReport
 from core.reward_source import RewardForm
 from core.spec import PinnedReward
 
-_LATER = "Preview again in a moment; GET /v1/rewards/{id}/report shows it too."
+_LATER = "Preview again in a moment; of an uploaded reward, GET /v1/rewards/{id}/report shows it too."
 
 
 def unloadable(session: Session, facts: Facts) -> tuple[list[Problem], list[Problem]]:

@@ -172,7 +172,7 @@ def _runs() -> ColumnElement[bool]:
 
 def _without_sources() -> ColumnElement[Any]:
     """The request without source and credentials that came with it: nobody will need them again."""
-    return GradingTask.request.op("-", return_type=JSONB())("sources")
+    return GradingTask.request.op("-", return_type=JSONB())("sources").op("-", return_type=JSONB())("source")
 
 
 def _is_free() -> ColumnElement[bool]:

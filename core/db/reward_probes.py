@@ -39,6 +39,8 @@ def add(session: Session, *, tenant_id: TenantId, called: Called, file_id: FileI
 def of_source(session: Session, tenant_id: TenantId, asked: ProbeSource) -> GradingTask:
     """The tenant's newest probe of this source on the data set; a new one where there is none, or where it failed.
 
+    And where the source did not load: that may have been the machine.
+
     No version names it, so it goes with the other tasks that are old (`grading_tasks.forget`).
     """
     request = asked.model_dump(mode="json")
@@ -49,7 +51,7 @@ def of_source(session: Session, tenant_id: TenantId, asked: ProbeSource) -> Grad
         GradingTask.request.contains({name: value for name, value in request.items() if name != "source"}),
     )
     task = session.scalars(same.order_by(GradingTask.id.desc()).limit(1)).first()
-    if task is not None:
+    if task is not None and (task.answer is None or task.answer["loads"]):
         return task
     return grading_tasks.add(session, tenant_id=tenant_id, kind=GradingTaskKind.PROBE_SOURCE, request=request)
 

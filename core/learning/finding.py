@@ -43,5 +43,21 @@ def rises(change: Change | None) -> bool:
 
 
 def held_out_improved(run: RunNumbers) -> bool:
-    scored = [one for one in run.held_out if one.mean_reward is not None]
-    return len(scored) > 1 and (scored[-1].mean_reward or 0.0) > (scored[0].mean_reward or 0.0)
+    """Beyond chance."""
+    gain = run.gain()
+    return gain is not None and gain.is_certain
+
+
+def rise_without_held_out(run: RunNumbers) -> Change | None:
+    """How the reward rose in training until the last evaluation, where the held-out tasks gained less than half of it,
+    and are not as high. By the whole interval of their gain: a few tasks, or a small rise, say nothing.
+    """
+    gain = run.gain()
+    if gain is None:
+        return None
+    last = run.scored[-1]
+    change = run.up_to(last.step).change("reward")
+    if change is None or not rises(change):
+        return None
+    lags = gain.at_most < change.difference / 2 and (last.mean_reward or 0.0) < change.late
+    return change if lags else None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, variance
 
@@ -11,6 +11,9 @@ FEWEST_STEPS = 10
 PART = 0.2
 """Of the steps: how much of a run is its beginning, and how much its end."""
 SHORTEST_PART = 5
+LONGEST_PART = 20
+"""However long a run is, what begins in it fills its end after so many steps."""
+Z_95 = 1.96
 HUGE = 1e100
 """What is larger, or not finite, is left out: squares of it would be too large for a float."""
 
@@ -31,6 +34,25 @@ class HeldOutScore:
     """Those that could be graded; rows with the same prompt are one."""
     passed: int
     mean_reward: float | None
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Of each task, by the hash of its prompt; empty where only the sums are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Of the mean reward on the held-out tasks, between two evaluations."""
+
+    mean: float
+    error: float
+    """Its standard error."""
+
+    @property
+    def is_certain(self) -> bool:
+        return self.mean > Z_95 * self.error
+
+    @property
+    def at_most(self) -> float:
+        return self.mean + Z_95 * self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +81,7 @@ class Series:
 
     @property
     def _part(self) -> int:
-        return min(len(self), max(SHORTEST_PART, int(PART * len(self))))
+        return min(len(self), max(SHORTEST_PART, min(LONGEST_PART, int(PART * len(self)))))
 
     @property
     def early(self) -> tuple[float, ...]:
@@ -134,6 +156,31 @@ class RunNumbers:
         early, late = series.early, series.late
         difference = fmean(late) - fmean(early)
         return Change(fmean(early), fmean(late), _standard_errors(early, late, difference))
+
+    @property
+    def scored(self) -> list[HeldOutScore]:
+        """The evaluations that could be graded."""
+        return [one for one in self.held_out if one.mean_reward is not None and one.tasks]
+
+    def up_to(self, step: int) -> "RunNumbers":
+        """The run as it was then, with all that is known of the held-out tasks."""
+        return RunNumbers([one for one in self.steps if one.step <= step], self.held_out, self.asked)
+
+    def gain(self) -> Gain | None:
+        """From the first evaluation that could be graded to the last; None where there are no two.
+
+        Paired by tasks, as the verdict is. Where only the sums are known, as of two samples of rewards between 0 and 1:
+        such an error is the larger one.
+        """
+        if len(self.scored) < 2:
+            return None
+        first, last = self.scored[0], self.scored[-1]
+        changes = [last.rewards[task] - before for task, before in first.rewards.items() if task in last.rewards]
+        if len(changes) > 1:
+            return Gain(fmean(changes), math.sqrt(variance(changes) / len(changes)))
+        before, after = first.mean_reward or 0.0, last.mean_reward or 0.0
+        spread = [max(0.0, mean * (1 - mean)) / one.tasks for mean, one in ((before, first), (after, last))]
+        return Gain(after - before, math.sqrt(sum(spread)))
 
     def mean(self, name: str) -> float | None:
         """Over the whole run; None where too few steps reported it."""

@@ -17,6 +17,12 @@ FEW_TASKS = 50
 """Held-out tasks: with fewer, less than about 15 points of change go unseen."""
 
 
+def _was_learned(run: RunNumbers) -> bool:
+    """By any sign of it."""
+    gain = run.gain()
+    return (gain is not None and gain.mean > 0) or rises(run.change("signal/silent_all_right"))
+
+
 def nothing_left_to_learn(run: RunNumbers) -> Iterator[LearningFinding]:
     """A remark where the run has learned it; a warning where it was so from the beginning."""
     share = run.late("signal/silent_all_right")
@@ -24,7 +30,7 @@ def nothing_left_to_learn(run: RunNumbers) -> Iterator[LearningFinding]:
         return
     yield LearningFinding(
         "all_right",
-        Severity.INFO if held_out_improved(run) or rises(run.change("signal/silent_all_right")) else Severity.WARNING,
+        Severity.INFO if _was_learned(run) else Severity.WARNING,
         f"In {share:.0%} of the groups every completion was right, so they taught nothing.",
         "Stop here, or take out the prompts that are always solved.",
         "Harder prompts. The model already does what this reward asks for.",

@@ -308,7 +308,9 @@ def test_source_that_came_inside_a_job_is_probed_in_the_same_way(workshop):
     with workshop.sessions.begin() as session:
         task_id = reward_probes.of_source(session, TENANT, asked).id
     answer(task_id, Workplace(workshop.sessions, workshop.store))
-    report = ProbeReport.model_validate(read(workshop, task_id).answer)
+    task = read(workshop, task_id)
+    assert "source" not in task.request, "nobody needs it any more"
+    report = ProbeReport.model_validate(task.answer)
     assert (report.loads, report.synthetic) == (True, False)
     assert FlagCode.ALWAYS_THE_SAME in {flag.code for flag in report.flags}
 

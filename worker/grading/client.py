@@ -17,6 +17,7 @@ import structlog
 from core.errors import InvalidReward, Problem, ServiceError
 from core.reward_source import RewardEntry, RewardForm, analyse, decode_source
 from worker.grading.arguments import as_json
+from worker.grading.budget import begun_within
 from worker.grading.grades import Grade, GradeOutcome, Rollout, combine
 from worker.grading.process import GradingProcess, OutputTail, ProcessBrokenError, ProcessUnaskableError
 from worker.grading.protocol import ProtocolError
@@ -32,6 +33,8 @@ MOST_AT_ONCE = 64
 """Rollouts in one request. More would gain nothing, and where one of them crashes the process, all are asked about
 again one by one.
 """
+_REQUESTS_A_DEADLINE = 6
+"""Requests for which a batch deadline has time, where rollouts are slow."""
 _BATCH_DEADLINES = 3
 """What a call of `grade` takes at most."""
 NOT_TRIED = Grade(
@@ -158,7 +161,7 @@ class Grader:
         grades: list[Grade] = []
         asked_s = self._asked_s + _BATCH_DEADLINES * self._batch_deadline_s
         end = _End(asked_s, math.inf if until is None else until)
-        size = len(rollouts) if self._takes_batches else MOST_AT_ONCE
+        size = self._rollouts_at_once(len(rollouts))
         while len(grades) < len(rollouts):
             grades += self._grade_part(rollouts[len(grades) : len(grades) + size], step, end)
         return grades
@@ -168,12 +171,26 @@ class Grader:
         """Whole ones: the function may compare the rollouts of a batch."""
         return self._entry is not None and self._entry.form is RewardForm.TRL
 
+    def _rollouts_at_once(self, count: int) -> int:
+        if self._takes_batches:
+            return count
+        has_time_for_one = self._batch_deadline_s <= self._item_deadline_s + ALARM_GRACE_S
+        return 1 if has_time_for_one else MOST_AT_ONCE
+
+    @property
+    def _budget_s(self) -> float:
+        """How long the process begins with one rollout after another: where one crashes it, little is done again."""
+        longest_s = self._batch_deadline_s - self._item_deadline_s - ALARM_GRACE_S
+        return max(0.0, min(self._batch_deadline_s / _REQUESTS_A_DEADLINE, longest_s))
+
     def _deadline_s(self, count: int) -> float:
-        """Of one request."""
-        if not self._takes_batches:
+        """Of one request. A process whose own alarm does not end its last rollout hangs."""
+        if self._takes_batches:
+            items_s = count * self._item_deadline_s + ALARM_GRACE_S
+            return min(max(self._batch_deadline_s, items_s), (_BATCH_DEADLINES - 1) * self._batch_deadline_s)
+        if self._entry is None:  # built-ins bound their own work, and not by the alarm
             return max(self._batch_deadline_s, self._item_deadline_s + ALARM_GRACE_S)
-        items_s = count * self._item_deadline_s + ALARM_GRACE_S
-        return min(max(self._batch_deadline_s, items_s), (_BATCH_DEADLINES - 1) * self._batch_deadline_s)
+        return self._budget_s + self._item_deadline_s + 2 * ALARM_GRACE_S
 
     def _grade_part(self, rollouts: Sequence[Rollout], step: int, end: _End) -> list[Grade]:
         """Of the first ones, as many as there was time for; of one at least."""
@@ -187,8 +204,9 @@ class Grader:
         return [answer] if is_alone else self._grade_one_by_one(rollouts, step, end)
 
     def _grade_one_by_one(self, rollouts: Sequence[Rollout], step: int, end: _End) -> list[Grade]:
+        """As long as a request of all of them would have gone on."""
         grades: list[Grade] = []
-        for rollout in rollouts:
+        for rollout in begun_within(rollouts, None if self._takes_batches else self._budget_s):
             answer = self._try([rollout], step, self._item_deadline_s + ALARM_GRACE_S, end)
             grades += answer if isinstance(answer, list) else [answer]
         return grades
@@ -216,11 +234,12 @@ class Grader:
 
     def _ask(self, process: GradingProcess, rollouts: Sequence[Rollout], step: int, deadline_s: float) -> list[Grade]:
         started = time.monotonic()
+        last_begin_s = deadline_s - self._item_deadline_s - ALARM_GRACE_S
         request = {
             "kind": "grade",
             "step": step,
             "item_deadline_s": self._item_deadline_s,
-            "budget_s": None if self._takes_batches else max(0.0, deadline_s - self._item_deadline_s - ALARM_GRACE_S),
+            "budget_s": None if self._takes_batches else max(0.0, min(self._budget_s, last_begin_s)),
             "rollouts": [as_json(rollout, self._entry) for rollout in rollouts],
         }
         try:

@@ -23,8 +23,10 @@ _BWRAP = "bwrap"
 
 def sweep() -> None:
     """Kill the inits of sandboxes whose bwrap has gone."""
-    for pid in _inits():
+    for pid in _processes():
         with suppress(OSError):  # it has ended meanwhile, or belongs to another user
+            if not _is_init(pid):
+                continue
             process = os.pidfd_open(pid)  # from here on the number cannot come to mean another process
             try:
                 if _is_orphan(pid):
@@ -34,10 +36,8 @@ def sweep() -> None:
                 os.close(process)
 
 
-def _inits() -> Iterator[int]:
-    for folder in PROC.iterdir():
-        if folder.name.isdecimal() and _is_init(int(folder.name)):
-            yield int(folder.name)
+def _processes() -> Iterator[int]:
+    yield from (int(folder.name) for folder in PROC.iterdir() if folder.name.isdecimal())
 
 
 def _is_init(pid: int) -> bool:
@@ -45,9 +45,7 @@ def _is_init(pid: int) -> bool:
     status = _status(pid)
     if status.get("Name") != _BWRAP or not status.get("NSpid", "").endswith("\t1"):
         return False
-    with suppress(OSError):
-        return _OUR_BOOTSTRAP in PROC.joinpath(str(pid), "cmdline").read_bytes()
-    return False
+    return _OUR_BOOTSTRAP in PROC.joinpath(str(pid), "cmdline").read_bytes()
 
 
 def _is_orphan(pid: int) -> bool:
@@ -56,7 +54,12 @@ def _is_orphan(pid: int) -> bool:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """proc_pid_status(5); empty when there is no such process."""
-    with suppress(OSError):
-        return dict(re.findall(r"^(\w+):\t(.*)$", PROC.joinpath(str(pid), "status").read_text(), re.MULTILINE))
-    return {}
+    """proc_pid_status(5); empty when there is no such process. Raises OSError where that cannot be known.
+
+    A name is what its process says it is: any bytes.
+    """
+    try:
+        text = PROC.joinpath(str(pid), "status").read_text("utf-8", "backslashreplace")
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return dict(re.findall(r"^(\w+):\t(.*)$", text, re.MULTILINE))

@@ -49,5 +49,5 @@ def _sweep(**_: Any) -> None:
 def _hold_a_folder(**_: Any) -> None:
     """In each pool child. One that takes the place of a killed one removes what that has left."""
     temporary.sweep()
-    orphans.sweep()
     temporary.hold_folder()
+    orphans.sweep()

@@ -1,6 +1,7 @@
 """Evaluations of a job, and the verdict on any two of them, of one job or of two."""
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ from fastapi.testclient import TestClient
 
 from core.db.session import Sessions
 from core.storage.store import ObjectStore
+from tests.api.forms import upload
 from tests.api.jobs.conftest import upload_reward
 from tests.api.jobs.runs import Run
-from tests.unit.test_verdict import RIGHT, WRONG, evaluation
+from tests.unit.test_verdict import RIGHT, UNGRADED, WRONG, evaluation
 
 Submit = Callable[..., dict[str, Any]]
 
@@ -118,3 +120,31 @@ def test_evaluations_are_the_owners_alone(
     for path in ("evaluations", "comparison"):
         assert other_tenant.get(f"{evaluated.path}/{path}").json()["error"]["code"] == "job_not_found"
     assert client.get(f"{evaluated.path}/comparison", params={"against": "ftjob-none"}).status_code == 404
+
+
+def test_jobs_with_other_held_out_data_are_not_compared_though_their_prompts_are_the_same(
+    client: TestClient, evaluated: Run, other: Callable[..., Run]
+) -> None:
+    """Another right answer to the same prompt is another task."""
+    data = "".join(json.dumps({"prompt": f"{n} + {n}?", "answer": "?"}) + "\n" for n in range(20)).encode()
+    file_id = upload(client, data).json()["id"]
+    found = compare(client, evaluated, against=other(validation_file=file_id).job_id, before="final")
+    assert found["verdict"]["outcome"] == "not_comparable"
+    assert "different data" in found["verdict"]["sentence"]
+
+
+def test_an_evaluation_with_more_errors_than_the_job_allows_is_not_judged(
+    client: TestClient, submit: Submit, body: dict[str, Any], sessions: Sessions, store: ObjectStore
+) -> None:
+    body["method"]["grpo"]["grading"] = {"max_error_share": 0.05}
+    run = Run.claim(sessions, store, submit(method=body["method"])["id"])
+    final = evaluation([RIGHT] * 18 + [UNGRADED] * 2, step=4)
+    failed = [
+        task.model_copy(update={"greedy": task.greedy.model_copy(update={"error": "KeyError: 'answer'"})})
+        for task in final.tasks[18:]
+    ]
+    run.evaluate("baseline", evaluation([WRONG] * 20))
+    run.evaluate("final", final.model_copy(update={"tasks": (*final.tasks[:18], *failed)}))
+    verdict = compare(client, run)["verdict"]
+    assert verdict["outcome"] == "not_comparable"
+    assert "more than 5% of the answers of `final` could not be graded" in verdict["sentence"]

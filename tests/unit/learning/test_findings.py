@@ -223,3 +223,54 @@ def test_the_measured_collapse_is_found_within_three_steps_while_the_reward_stay
 def test_the_measured_collapse_is_over_when_the_fields_came_back(seed: int):
     assert "field_collapse" in codes(collapsing_run(seed, steps=HEALED))
     assert "field_collapse" not in codes(collapsing_run(seed, steps=606))
+
+
+@pytest.mark.parametrize(
+    ("code", "curves"),
+    [
+        ("entropy_collapse", {"entropy": from_place(0.5, 0.5, 0.01), "signal__silent_all_right": line(0.3, 0.3)}),
+        ("truncated", {"completions__clipped_ratio": from_place(0.5, 0.05, 0.6)}),
+        ("gradient_exploded", {"grad_norm": from_place(0.5, 0.3, 40.0)}),
+    ],
+)
+def test_in_a_long_run_trouble_is_found_as_soon_as_in_a_short_one(code: str, curves: dict[str, Any]):
+    run = run_of(steps=2000, **curves)
+    assert code not in codes(run.up_to(999))
+    assert code in codes(run.up_to(1020))
+
+
+def held_out(*rewards: float, tasks: int = 200, change_of: float = 0.0) -> tuple[HeldOutScore, ...]:
+    """Evaluations every 50 steps, of tasks that are each as good as the mean, but for a spread that averages out."""
+    return tuple(
+        HeldOutScore(
+            f"step-{50 * number}",
+            50 * number,
+            tasks,
+            int(mean * tasks),
+            mean,
+            {f"{task}": mean + change_of * number * (task % 2 - 0.5) for task in range(tasks)},
+        )
+        for number, mean in enumerate(rewards)
+    )
+
+
+def test_held_out_tasks_that_stay_flat_have_not_followed_though_one_was_lucky():
+    flat = held_out(0.62, 0.63, 0.625, change_of=0.1)
+    (finding,) = (one for one in learning_findings(run_of(held_out=flat)) if one.code == "reward_up_held_out_not")
+    assert finding.since_step == 50, "where they were best"
+
+
+def test_a_few_held_out_tasks_cannot_say_that_they_have_not_followed():
+    few = held_out(0.62, 0.63, 0.64, tasks=12, change_of=0.6)
+    assert "reward_up_held_out_not" not in codes(run_of(held_out=few))
+
+
+def test_held_out_tasks_that_gained_most_of_it_have_followed():
+    assert codes(run_of(held_out=held_out(0.62, 0.75, 0.9, change_of=0.1))) == []
+
+
+def test_the_reward_has_until_the_next_evaluation_for_the_held_out_tasks_to_follow():
+    """What was learned since the last one could not show in it."""
+    late = {"reward": from_place(0.55, 0.62, 0.97)}
+    assert "reward_up_held_out_not" not in codes(run_of(held_out=held_out(0.62, 0.62), **late))
+    assert "reward_up_held_out_not" in codes(run_of(held_out=held_out(0.62, 0.62, 0.62), **late))

@@ -205,11 +205,11 @@ def test_a_sandbox_that_cannot_be_asked_is_no_failed_test(monkeypatch: pytest.Mo
     with grader() as running:
         prepare = running._prepare
 
-        def prepare_and_take_all(*arguments: Any) -> None:
+        def prepare_and_cut_off(*arguments: Any) -> None:
             prepare(*arguments)
             monkeypatch.setattr(GradingProcess, "_exchange", unaskable)
 
-        monkeypatch.setattr(running, "_prepare", prepare_and_take_all)
+        monkeypatch.setattr(running, "_prepare", prepare_and_cut_off)
         result = grade(running, "", ["assert True"])
     assert result.outcome is GradeOutcome.INFRASTRUCTURE_ERROR
     assert "No buffer space" in str(result.message)

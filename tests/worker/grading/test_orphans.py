@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -61,8 +62,10 @@ def test_an_init_without_its_bwrap_is_killed(begun):
 
 
 def test_an_init_whose_bwrap_lives_is_left_alone(begun):
-    _, init = begun
+    process, init = begun
     orphans.sweep()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
     assert lives(init)
 
 
@@ -70,5 +73,17 @@ def test_a_sandbox_at_work_is_left_alone(tmp_path):
     source = tmp_path / "reward.py"
     source.write_text("def reward(completion): return 1.0")
     with Grader(source) as grader:
+        pid = grader.pid
         orphans.sweep()
         assert grader.grade([Rollout("", "", [], {})])[0].value == 1.0
+        assert (grader.pid, grader.restarts) == (pid, 0)
+
+
+def test_a_process_may_call_itself_what_it_likes() -> None:
+    """As a reward may, which would otherwise keep the machine's supervisors from starting."""
+    name = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'\\xff\\xfebwrap'); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
+        assert named.stdout is not None
+        named.stdout.readline()
+        orphans.sweep()
+        assert named.poll() is None
