@@ -48,6 +48,12 @@ def test_the_demo_teaches_the_tiny_model_what_it_promises(tmp_path):
     assert verdict["p_value"] < 0.01
     assert (verdict["fixed"], verdict["broken"]) == tuple(int(printed[name].split()[1]) for name in ("fixed", "broken"))
 
+    prompts = [json.loads(line)["messages"][0]["content"] for path in (TRAIN, HELDOUT) for line in path.open()]
+    sentences = {prompt.splitlines()[1][:40] for prompt in prompts}
+    logs = "".join(path.read_text() for path in (tmp_path / "data").rglob("*.log"))
+    assert "request_answered" in logs
+    assert not [sentence for sentence in sentences if sentence in logs], "prompts stay out of logs"
+
     config = json.loads((tmp_path / "out/adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "podium/tiny"
     with safe_open(tmp_path / "out/adapter/adapter_model.safetensors", framework="numpy") as weights:
