@@ -117,10 +117,12 @@ def test_code_that_hangs_holds_a_batch_no_longer_than_its_end() -> None:
 
 
 def test_closing_waits_for_no_test_and_none_begins_after_it() -> None:
+    ours = psutil.Process()
+    before = set(ours.children(recursive=True))
     with ThreadPoolExecutor(1) as threads:
         running = grader(timeout_s=3)
         grading = threads.submit(grade, running, "while True: pass", ["assert True"] * 100)
-        wait_until(lambda: psutil.Process().children(recursive=True), what="the first test")
+        wait_until(lambda: set(ours.children(recursive=True)) - before, what="the first test")
         running.close()
         assert not grading.done()
         assert grading.result().timed_out
