@@ -48,7 +48,11 @@ def test_the_demo_teaches_the_tiny_model_what_it_promises(tmp_path):
     assert verdict["p_value"] < 0.01
     assert (verdict["fixed"], verdict["broken"]) == tuple(int(printed[name].split()[1]) for name in ("fixed", "broken"))
 
-    prompts = [json.loads(line)["messages"][0]["content"] for path in (TRAIN, HELDOUT) for line in path.open()]
+    prompts = [
+        json.loads(line)["messages"][0]["content"]
+        for path in (TRAIN, HELDOUT)
+        for line in path.read_text().splitlines()
+    ]
     sentences = {prompt.splitlines()[1][:40] for prompt in prompts}
     logs = "".join(path.read_text() for path in (tmp_path / "data").rglob("*.log"))
     assert "request_answered" in logs
