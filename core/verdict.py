@@ -12,16 +12,16 @@ Standard library only: every supervisor loads this, and scipy alone would double
 import math
 import random
 from collections.abc import Sequence
-from statistics import NormalDist, fmean, quantiles
+from statistics import fmean, quantiles
 from typing import Literal
 
+from core.learning.numbers import Z_95
 from core.repeated_prompts import by_prompt, most
 from core.results import Answer, Decoding, Evaluation, EvaluationScore, Score, TaskResult, Verdict
 from core.split import FEWEST_SIGNIFICANT, FEWEST_TASKS
 
 SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
-Z_95 = NormalDist().inv_cdf(0.975)
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 FEW_GRADED_SHARE = 0.8
 """Below this share of tasks graded on both sides, the rest says too little about the whole."""

@@ -133,9 +133,7 @@ def _same_file(body: JobCreate) -> Iterator[Problem]:
 
 
 def _mixed_prompts(training: File, held_out: File | None) -> Iterator[Problem]:
-    if held_out is None or None in (training.prompt_kind, held_out.prompt_kind):
-        return
-    if held_out.prompt_kind != training.prompt_kind:
+    if held_out is not None and len({training.prompt_kind, held_out.prompt_kind} - {None}) > 1:
         message = f"has prompts that are {held_out.prompt_kind}, and those of training_file are {training.prompt_kind}"
         fix = "Use one kind in both: text is sampled as it stands, messages through the model's chat template."
         yield Problem("validation_file", message, MixedPrompts.code, fix)

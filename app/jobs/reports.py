@@ -41,8 +41,8 @@ def unloadable(session: Session, facts: Facts) -> tuple[list[Problem], list[Prob
 def with_reports(reports: Reports, tenant_id: TenantId, resolved: Resolved) -> Resolved:
     """The preview, with the flags of each reward of the tenant's own on the training file as warnings.
 
-    A reward that was not probed on that file yet is probed now, and so is an uploaded one that did not load. Raises for
-    one of which Python says why it does not.
+    A reward that was not probed on that file yet is probed now, and so is one that did not load. Raises for one of
+    which Python says why it does not.
     """
     with reports.sessions.begin() as session:
         probes = list(_probes(session, tenant_id, resolved))

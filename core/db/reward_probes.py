@@ -37,11 +37,10 @@ def add(session: Session, *, tenant_id: TenantId, called: Called, file_id: FileI
 
 
 def of_source(session: Session, tenant_id: TenantId, asked: ProbeSource) -> GradingTask:
-    """The tenant's newest probe of this source on the data set; a new one where there is none, or where it failed.
+    """The tenant's newest probe of this source on the data set; a new one where there is none of use.
 
-    And where the source did not load: that may have been the machine.
-
-    No version names it, so it goes with the other tasks that are old (`grading_tasks.forget`).
+    Of none is one that failed, or found that the source does not load: that may have been the machine. No version
+    names it, so it goes with the other tasks that are old (`grading_tasks.forget`).
     """
     request = asked.model_dump(mode="json")
     same = select(GradingTask).where(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean, variance
+from statistics import NormalDist, fmean, variance
 
 FEWEST_STEPS = 10
 """With fewer, an early and a late part of the run cannot be told apart from noise."""
@@ -13,7 +13,8 @@ PART = 0.2
 SHORTEST_PART = 5
 LONGEST_PART = 20
 """However long a run is, what begins in it fills its end after so many steps."""
-Z_95 = 1.96
+Z_95 = NormalDist().inv_cdf(0.975)
+"""Standard errors on either side of a 95 % interval."""
 HUGE = 1e100
 """What is larger, or not finite, is left out: squares of it would be too large for a float."""
 

@@ -174,8 +174,7 @@ class Grader:
     def _rollouts_at_once(self, count: int) -> int:
         if self._takes_batches:
             return count
-        has_time_for_one = self._batch_deadline_s <= self._item_deadline_s + ALARM_GRACE_S
-        return 1 if has_time_for_one else MOST_AT_ONCE
+        return MOST_AT_ONCE if self._budget_s else 1
 
     @property
     def _budget_s(self) -> float:
