@@ -1,6 +1,6 @@
 """A small client of the HTTP API, for the demo and the `podium jobs` commands. It knows nothing of the ledger."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,6 +8,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cli.errors import RequestFailed, ServerUnreachable
+from core.results import Decoding, EvaluationScore, Verdict
 from core.taught import Bill, Prompts, Window
 
 TIMEOUT_S = 60.0
@@ -111,6 +112,24 @@ class LearningView(FromServer):
     usd_without_gradient: float | None = None
 
 
+class EvaluationsView(FromServer):
+    decoding: Decoding | None
+    best: str | None
+    data: list[EvaluationScore]
+
+
+class SideView(FromServer):
+    job_id: str
+    evaluation: str
+    step: int
+
+
+class ComparisonView(FromServer):
+    before: SideView
+    after: SideView
+    verdict: Verdict
+
+
 class EventView(FromServer):
     seq: int
     created_at: int
@@ -189,6 +208,12 @@ class Client:
 
     def learning(self, job_id: str) -> LearningView:
         return LearningView.model_validate(self._send("GET", _job(job_id, "/learning")).json())
+
+    def evaluations(self, job_id: str) -> EvaluationsView:
+        return EvaluationsView.model_validate(self._send("GET", _job(job_id, "/evaluations")).json())
+
+    def compare(self, job_id: str, query: Mapping[str, str]) -> ComparisonView:
+        return ComparisonView.model_validate(self._send("GET", _job(job_id, "/comparison"), params=query).json())
 
     def events(self, job_id: str, *, after_seq: int = 0) -> list[EventView]:
         """All events behind `after_seq`, oldest first."""

@@ -13,8 +13,10 @@ from cli.client import Client
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
 from cli.diagnosis import after_pause, diagnosis_lines
 from cli.errors import NoConnection
+from cli.evaluations import HEADING, comparison_lines, evaluation_rows
 from cli.learning import learning_lines, window_rows
 from cli.terminal import say, say_table
+from core.results import Decoding
 
 app = typer.Typer(no_args_is_help=True, help="Read, pause, resume, cancel and diagnose jobs of a running server.")
 Url = Annotated[str | None, typer.Option("--url", envvar="PODIUM_URL", help="Where the server is.")]
@@ -80,6 +82,35 @@ def learning(job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: 
         report = client.learning(job)
     say_table(("steps", "mixed", "all right", "all wrong", "prompts", "of them mixed"), *window_rows(report))
     for line in learning_lines(report):
+        say(line)
+
+
+@app.command("evaluations")
+def list_evaluations(
+    job: JobIdArgument, url: Url = None, api_key: ApiKey = None, data: Data = DEFAULT_DATA_FOLDER
+) -> None:
+    """How the held-out tasks came out at each evaluation so far, with 95 % intervals; the best one is marked."""
+    with connect(url, api_key, data) as client:
+        found = client.evaluations(job)
+    say_table(HEADING, *evaluation_rows(found))
+
+
+@app.command("compare")
+def compare_evaluations(
+    job: JobIdArgument,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data: Data = DEFAULT_DATA_FOLDER,
+    before: Annotated[str, typer.Option(help="An evaluation: baseline, step-50, ..., final.")] = "baseline",
+    after: Annotated[str, typer.Option(help="Another one.")] = "final",
+    against: Annotated[str | None, typer.Option(metavar="JOB", help="Another job, that --before is then of.")] = None,
+    decoding: Annotated[Decoding | None, typer.Option(help="Unset: the one that the job is judged by.")] = None,
+) -> None:
+    """The verdict on any two evaluations of the same held-out tasks, of one job or of two."""
+    query = {"before": before, "after": after, "against": against, "decoding": decoding}
+    with connect(url, api_key, data) as client:
+        found = client.compare(job, {name: value for name, value in query.items() if value is not None})
+    for line in comparison_lines(found):
         say(line)
 
 

@@ -1,14 +1,20 @@
 """What the held-out tasks say, as a few lines that begin with fixed words, for people and scripts."""
 
-from core.results import EvaluationScore, JobResults, Score
+from core.results import EvaluationScore, JobResults, Score, Verdict
 
 
 def verdict_lines(results: JobResults) -> list[str]:
-    verdict = results.verdict
-    p_value = "not comparable" if verdict.p_value is None else f"{verdict.p_value:.2g}"
     return [
         f"baseline  {_score(results.baseline)}",
         f"final     {_score(results.final)}",
+        *verdict_counts(results.verdict),
+    ]
+
+
+def verdict_counts(verdict: Verdict) -> list[str]:
+    """What changed between two evaluations, and the sentence that says what it is worth."""
+    p_value = "not comparable" if verdict.p_value is None else f"{verdict.p_value:.2g}"
+    return [
         f"fixed     {verdict.fixed} of {verdict.tasks} tasks failed before and pass now ({verdict.decoding})",
         f"broken    {verdict.broken} of {verdict.tasks} tasks passed before and fail now ({verdict.decoding})",
         f"p         {p_value} (exact two-sided McNemar test)",

@@ -77,6 +77,9 @@ class Score(Frozen):
     pass_rate_ci95: tuple[float, float] | None
     """Wilson interval; over tasks, with the first answer of each where several were sampled. Equal prompts are one."""
     mean_reward: float | None
+    mean_reward_ci95: tuple[float, float] | None = None
+    """Normal interval over tasks, by the mean of each one's answers; equal prompts are one. Null for a single task, and
+    in older documents. Of this policy alone: whether two differ is the verdict's matter, which pairs their tasks."""
     truncated: int
     """Answers cut at max_completion_length."""
     pass_at: dict[int, float] = Field(default_factory=dict)
@@ -196,6 +199,8 @@ class FindingFacts(Frozen):
     """What a rule over the run's own numbers has found."""
 
     code: str
+    subject: str | None = None
+    """The watched field that it is about, where it is about one."""
     severity: Literal["error", "warning", "info"]
     sentence: str
     fix: str

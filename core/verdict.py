@@ -11,8 +11,8 @@ Standard library only: every supervisor loads this, and scipy alone would double
 
 import math
 import random
-from collections.abc import Sequence
-from statistics import fmean, quantiles
+from collections.abc import Mapping, Sequence
+from statistics import fmean, quantiles, stdev
 from typing import Literal
 
 from core.learning.numbers import Z_95
@@ -41,6 +41,20 @@ def score(name: str, evaluation: Evaluation) -> EvaluationScore:
         sampled=_score(sampled, prompts),
         ungraded_tasks=ungraded,
     )
+
+
+def best(evaluations: Mapping[str, Evaluation], *, decoding: Decoding, max_error_share: float) -> str | None:
+    """The name with the highest mean held-out reward; the earliest of equals. None where none can be ranked.
+
+    Too many answers without a grade, or no reward at all, are no rank.
+    """
+    reliable = {name: one for name, one in evaluations.items() if one.is_reliable(decoding, max_error_share)}
+    ranks = {
+        name: (reward, -one.step)
+        for name, one in reliable.items()
+        if (reward := mean_reward(one, decoding)) is not None
+    }
+    return max(ranks, key=ranks.__getitem__, default=None)
 
 
 def judge(
@@ -101,6 +115,14 @@ def wilson(passed: float, n: int) -> tuple[float, float] | None:
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Normal 95 % interval of a mean of independent values; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    reach = Z_95 * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - reach, fmean(values) + reach
+
+
 def paired_bootstrap(changes: Sequence[float], *, seed: int) -> tuple[float, float]:
     """95 % percentile interval of the mean of `changes`, one per task."""
     generator = random.Random(seed)
@@ -132,6 +154,11 @@ def _score(tasks: Sequence[Sequence[Answer]], prompts: Sequence[str]) -> Score:
     shares = [fmean(rows) for rows in by_prompt((prompt, one) for prompt, one in firsts if one is not None)]
     passed = sum(answer.passed is True for answer in graded)
     rewards = [answer.reward for answer in graded if answer.reward is not None]
+    means = [
+        (prompt, fmean(known))
+        for prompt, task in zip(prompts, tasks, strict=True)
+        if (known := [answer.reward for answer in task if answer.reward is not None])
+    ]
     return Score(
         n=len(graded),
         passed=passed,
@@ -139,6 +166,7 @@ def _score(tasks: Sequence[Sequence[Answer]], prompts: Sequence[str]) -> Score:
         pass_rate=passed / len(graded) if graded else None,
         pass_rate_ci95=wilson(sum(shares), len(shares)),
         mean_reward=fmean(rewards) if rewards else None,
+        mean_reward_ci95=mean_interval([fmean(rows) for rows in by_prompt(means)]),
         truncated=sum(answer.finish_reason == "length" for answer in answers),
         pass_at=_pass_at(tasks),
     )

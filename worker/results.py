@@ -16,7 +16,6 @@ from core.results import (
     DataFacts,
     Diagnostics,
     Evaluation,
-    EvaluationScore,
     FindingFacts,
     JobFacts,
     JobResults,
@@ -60,7 +59,7 @@ def build(spec: JobSpec, summary: Summary, facts: LedgerFacts, *, usd_per_hour: 
         parameters=_parameters(spec, summary),
         baseline=scores["baseline"],
         final=scores["final"],
-        best=_best(facts.evaluations, scores, spec),
+        best=scores[_best(facts.evaluations, spec)],
         evaluations=tuple(sorted(scores.values(), key=lambda item: (item.step, item.name == "final"))),
         verdict=verdict.judge(
             facts.evaluations["baseline"],
@@ -118,6 +117,7 @@ def _why(findings: Sequence[LearningFinding], silent_share: float | None) -> str
 def _finding(finding: LearningFinding) -> FindingFacts:
     return FindingFacts(
         code=finding.code,
+        subject=finding.subject,
         severity=finding.severity.value,
         sentence=finding.sentence,
         fix=finding.fix,
@@ -204,18 +204,10 @@ def _audit(attempt: JobAttempt) -> ResumeAuditFacts | None:
     return ResumeAuditFacts(**{name: report[name] for name in ResumeAuditFacts.model_fields})
 
 
-def _best(
-    evaluations: Mapping[str, Evaluation], scores: Mapping[str, EvaluationScore], spec: JobSpec
-) -> EvaluationScore:
-    """Highest mean held-out reward; the earliest of equals. What could not be graded reliably is not ranked."""
+def _best(evaluations: Mapping[str, Evaluation], spec: JobSpec) -> str:
+    """Where none can be ranked: the first."""
     decoding, most = spec.evaluation.decoding, spec.grading.max_error_share
-    ranked = [name for name, evaluation in evaluations.items() if evaluation.is_reliable(decoding, most)]
-
-    def rank(name: str) -> tuple[float, int]:
-        reward = verdict.mean_reward(evaluations[name], decoding)
-        return (float("-inf") if reward is None else reward, -evaluations[name].step)
-
-    return scores[max(ranked or evaluations, key=rank)]
+    return verdict.best(evaluations, decoding=decoding, max_error_share=most) or next(iter(evaluations))
 
 
 def _weights_digest(artifacts: Sequence[ArtifactFacts]) -> str:

@@ -157,6 +157,7 @@ class LearningFinding(Reply):
     """Why the run does not learn, or will not for long: a rule over its own numbers."""
 
     code: str
+    subject: str | None = Field(None, description="The watched field that it is about, where it is about one.")
     severity: Severity
     message: str
     fix: str

@@ -63,6 +63,7 @@ def _numbers(session: Session, job: Job) -> RunNumbers | None:
 def _shown(finding: LearningFinding) -> replies.LearningFinding:
     return replies.LearningFinding(
         code=finding.code,
+        subject=finding.subject,
         severity=replies.Severity(finding.severity),
         message=finding.sentence,
         fix=finding.fix,

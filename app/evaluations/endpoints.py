@@ -22,7 +22,7 @@ Name = Annotated[str, Query(max_length=64, description="`baseline`, `step-50`, .
 @router.get("/evaluations", summary="List the evaluations of a job", responses=error_responses(404))
 def list_job_evaluations(sessions: SessionsDep, caller: CallerDep, job_id: JobIdPath) -> EvaluationList:
     """Every held-out evaluation so far, with its scores. The answers are artifacts: `evaluations/<name>.json`."""
-    return EvaluationList(data=service.scores(sessions, caller.tenant_id, job_id))
+    return service.list_evaluations(sessions, caller.tenant_id, job_id)
 
 
 @router.get("/comparison", summary="Compare two evaluations", responses=error_responses(404, 409))

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.jobs.replies import Reply
-from core.results import EvaluationScore, Verdict
+from core.results import Decoding, EvaluationScore, Verdict
 
 EXAMPLE: JsonDict = {
     "object": "fine_tuning.job.comparison",
@@ -31,6 +31,13 @@ EXAMPLE: JsonDict = {
 
 class EvaluationList(Reply):
     object: Literal["list"] = "list"
+    decoding: Decoding | None = Field(
+        description="Which of the two scores the job is judged by; null: this version cannot read the job's spec."
+    )
+    best: str | None = Field(
+        description="The evaluation with the highest mean held-out reward so far, the earliest of equals. It is chosen "
+        "among all, so its score flatters: the verdict uses `final`. Null: none can be ranked yet."
+    )
     data: list[EvaluationScore] = Field(description="In the order in which they were taken; the baseline is the first.")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from app.evaluations.schemas import Comparison, Side
+from app.evaluations.schemas import Comparison, EvaluationList, Side
 from app.jobs.service import require_job
 from core import verdict
 from core.db import progress
@@ -14,7 +14,7 @@ from core.db.models import Job
 from core.db.session import Sessions
 from core.errors import Conflict, NotFound
 from core.ids import JobId, TenantId
-from core.results import Decoding, Evaluation, EvaluationScore
+from core.results import Decoding, Evaluation
 from core.spec import JobSpec
 
 
@@ -43,11 +43,18 @@ class _Taken:
         return Side(job_id=self.job.id, evaluation=self.name, step=self.evaluation.step)
 
 
-def scores(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> list[EvaluationScore]:
+def list_evaluations(sessions: Sessions, tenant_id: TenantId, job_id: JobId) -> EvaluationList:
     with sessions() as session:
         job = require_job(session, tenant_id, job_id)
         evaluations = progress.evaluations_by_name(session, job.id)
-    return [verdict.score(name, evaluation) for name, evaluation in evaluations.items()]
+    scores = [verdict.score(name, evaluation) for name, evaluation in evaluations.items()]
+    try:
+        spec = JobSpec.model_validate(job.spec)
+    except ValidationError:
+        return EvaluationList(decoding=None, best=None, data=scores)
+    decoding, most = spec.evaluation.decoding, spec.grading.max_error_share
+    best = verdict.best(evaluations, decoding=decoding, max_error_share=most)
+    return EvaluationList(decoding=decoding, best=best, data=scores)
 
 
 def compare(

@@ -239,6 +239,24 @@ def test_an_interval_counts_each_task_once_however_often_it_was_sampled():
     assert few.pass_rate_ci95 == many.pass_rate_ci95
 
 
+def test_a_mean_reward_has_the_normal_interval_of_its_tasks():
+    rewards = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    found = verdict.score("final", evaluation(rewards)).greedy
+    low, high = stats.norm.interval(0.95, loc=0.5, scale=stats.sem(rewards))
+    assert found.mean_reward_ci95 == pytest.approx((low, high))
+
+
+def test_copies_of_a_prompt_narrow_no_interval_of_the_mean_reward():
+    once = evaluation([0.1, 0.5, 0.9])
+    copies, plain = verdict.score("final", repeated(once, 4)), verdict.score("final", once)
+    assert copies.greedy.mean_reward_ci95 == plain.greedy.mean_reward_ci95
+
+
+def test_one_task_has_a_mean_reward_and_no_interval_of_it():
+    found = verdict.score("final", evaluation([0.5])).greedy
+    assert (found.mean_reward, found.mean_reward_ci95) == (0.5, None)
+
+
 def test_an_evaluation_without_a_single_grade_has_no_rate():
     found = verdict.score("final", evaluation([UNGRADED] * 3)).greedy
     assert (found.n, found.errors, found.pass_rate, found.pass_rate_ci95, found.mean_reward) == (0, 3, None, None, None)

@@ -41,6 +41,21 @@ def test_evaluations_come_in_the_order_in_which_they_were_taken(client: TestClie
     ]
 
 
+def test_the_best_so_far_is_named_by_the_decoding_that_the_job_is_judged_by(client: TestClient, run: Run) -> None:
+    run.evaluate("baseline", evaluation([WRONG] * 20))
+    run.evaluate("step-2", evaluation([RIGHT] * 19 + [WRONG], step=2))
+    run.evaluate("step-4", evaluation([RIGHT] * 19 + [UNGRADED], step=4))
+    run.evaluate("step-6", evaluation([RIGHT] * 10 + [UNGRADED] * 10, step=6))
+    listed = client.get(f"{run.path}/evaluations").json()
+    assert listed["decoding"] == "greedy"
+    assert listed["best"] == "step-4", "its mean is higher; half of step-6 could not be graded, so it has no rank"
+
+
+def test_before_the_first_evaluation_none_is_best(client: TestClient, run: Run) -> None:
+    listed = client.get(f"{run.path}/evaluations").json()
+    assert (listed["best"], listed["data"]) == (None, [])
+
+
 def test_unasked_the_comparison_is_the_jobs_own_verdict(client: TestClient, evaluated: Run) -> None:
     found = compare(client, evaluated)
     assert (found["before"]["evaluation"], found["after"]["evaluation"]) == ("baseline", "final")
