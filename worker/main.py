@@ -19,7 +19,8 @@ from core.settings import Settings, get_settings
 
 log = structlog.get_logger()
 
-SUPERVISOR_MODULE = "worker.supervisor"
+SUPERVISOR_MARK = "worker.supervisor"
+"""A word of the command line that the process table shows for a supervisor, whoever started it."""
 SOCKET_TIMEOUT_S = 5
 
 _stopping = mmap.mmap(-1, 1)
@@ -64,6 +65,11 @@ def is_stopping() -> bool:
     return _stopping[0] != 0
 
 
+def is_supervisor(process: psutil.Process) -> bool:
+    """Raises psutil.NoSuchProcess. A title that was set is one argument, and empty ones behind it."""
+    return SUPERVISOR_MARK in " ".join(process.cmdline()).split()
+
+
 @setup_logging.connect  # type: ignore[untyped-decorator]
 def _log_like_the_rest(**_: Any) -> None:
     settings = get_settings()
@@ -79,7 +85,7 @@ def _stop_supervisors(**_: Any) -> None:
     _stopping[0] = 1
     for process in psutil.Process().children(recursive=True):
         try:
-            if SUPERVISOR_MODULE in process.cmdline():
+            if is_supervisor(process):
                 log.info("supervisor_told_to_stop", pid=process.pid)
                 process.terminate()
         except psutil.NoSuchProcess:

@@ -1,4 +1,5 @@
-"""One attempt at one job: `python -m worker.supervisor JOB_ID`.
+"""One attempt at one job: a process that a Celery task forks (`worker.supervisor_process`), or that a person starts by
+`python -m worker.supervisor JOB_ID`.
 
 Claim the lease, lay out the run directory, start the trainer, ship what it writes, and name the outcome. A heartbeat
 keeps the lease; when it is lost, the trainer is killed and nothing more is written.
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import structlog
 
@@ -329,15 +331,16 @@ class Attempt:
             log.info("lease_lost_before_leaving")
 
 
-def main() -> None:
-    die_with_parent(signal.SIGTERM)
+def run(job_id: JobId) -> NoReturn:
+    """All that this process does, and its end."""
     settings = get_settings()
     configure_logging(settings.log_format, settings.log_level)
     sessions = make_sessions(settings.database_url, pool_size=3)
-    supervise(JobId(sys.argv[1]), sessions, open_store(settings), settings)
+    supervise(job_id, sessions, open_store(settings), settings)
     logging.shutdown()
     os._exit(0)  # at once: the pools of an upload that nobody needs any more would be waited for
 
 
 if __name__ == "__main__":
-    main()
+    die_with_parent(signal.SIGTERM)
+    run(JobId(sys.argv[1]))

@@ -5,15 +5,15 @@ child, and so that all memory is given back at its end.
 """
 
 import os
-import subprocess
-import sys
+import signal
 
 import structlog
 
 from core.failpoints import failpoint
+from core.ids import JobId
 from core.queue import TRAIN_TASK
-from worker.main import SUPERVISOR_MODULE, app, is_stopping
-from worker.parent import parent_environment
+from worker import supervisor_process
+from worker.main import app, is_stopping
 
 log = structlog.get_logger()
 
@@ -25,13 +25,9 @@ def train_job(job_id: str) -> None:
         log.info("hint_left_for_others", job_id=job_id)
         return
     failpoint("task.received")
-    process = subprocess.Popen(
-        [sys.executable, "-m", SUPERVISOR_MODULE, job_id],
-        env=os.environ | parent_environment(),
-        start_new_session=True,
-    )
-    log.info("supervisor_started", job_id=job_id, pid=process.pid)
+    process = supervisor_process.start(JobId(job_id))
+    log.info("supervisor_started", job_id=job_id, pid=process)
     if is_stopping():  # the shutdown may have looked for supervisors just before this one was there
-        process.terminate()
-    code = process.wait()
+        os.kill(process, signal.SIGTERM)
+    code = supervisor_process.wait(process)
     log.info("supervisor_ended", job_id=job_id, exit_code=code)

@@ -52,12 +52,12 @@ def left_behind(runs: Path, *, patience_s: float) -> list[str]:
 
 def _family(worker: Worker, table: Mapping[int, Sequence[psutil.Process]]) -> Family:
     main = psutil.Process(worker.part.child.pid)
-    below = [(process, process.info["cmdline"] or []) for process in _descendants(main.pid, table)]
+    below = [(process, _words(process.info["cmdline"])) for process in _descendants(main.pid, table)]
     supervisor = _first(below, SUPERVISOR_MARK)
     return Family(
         worker=worker,
         main=main,
-        pool_child=_first(below, "celery"),
+        pool_child=next(iter(table.get(main.pid, ())), None),
         supervisor=supervisor,
         job_id=next((line[-1] for process, line in below if process == supervisor), None),
         trainer=_first(below, TRAINER_MARK),
@@ -81,6 +81,11 @@ def _descendants(pid: int, table: Mapping[int, Sequence[psutil.Process]]) -> Ite
 
 def _first(below: Sequence[tuple[psutil.Process, list[str]]], mark: str) -> psutil.Process | None:
     return next((process for process, line in below if mark in line), None)
+
+
+def _words(command_line: Sequence[str] | None) -> list[str]:
+    """A supervisor's is one argument, with empty ones behind it: it was set by a process that is forked."""
+    return " ".join(command_line or ()).split()
 
 
 def _of_runs(runs: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.factories import event_codes, read_job
 from tests.polling import wait_until
 from tests.worker.workshop import HAPPY, Workshop, is_running
 from worker.dispatcher import MAX_WAITING, HintQueue
-from worker.main import make_celery
+from worker.main import is_supervisor, make_celery
 
 SERVING = [["baseline"], ["stage", "training"], ["serve"]]
 
@@ -46,7 +46,7 @@ def celery(valkey: Valkey, workshop: Workshop) -> psutil.Popen:
 
 
 def supervisors(celery: psutil.Process) -> list[psutil.Process]:
-    return [child for child in celery.children(recursive=True) if "worker.supervisor" in child.cmdline()]
+    return [child for child in celery.children(recursive=True) if is_supervisor(child)]
 
 
 def supervisors_ended(workshop: Workshop) -> int:
