@@ -66,6 +66,11 @@ class FindingView(FromServer):
     count: int
 
 
+class StepLinksView(FromServer):
+    metrics: str
+    rollouts: str
+
+
 class LearningFindingView(FromServer):
     code: str
     severity: str
@@ -73,6 +78,7 @@ class LearningFindingView(FromServer):
     fix: str
     try_next: str
     since_step: int | None = None
+    links: StepLinksView | None = None
     evidence: dict[str, Any] = {}
 
 

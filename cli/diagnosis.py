@@ -52,5 +52,7 @@ def _learning_lines(finding: LearningFindingView) -> Iterator[str]:
     yield f"{finding.severity}  {finding.code}{since}"
     yield f"  {finding.message}"
     yield f"  evidence: {json.dumps(finding.evidence)}"
+    if finding.links is not None:
+        yield f"  look at: GET {finding.links.rollouts} and {finding.links.metrics}"
     yield f"  fix: {finding.fix}"
     yield f"  next: {finding.try_next}"

@@ -60,6 +60,10 @@ EXAMPLE: JsonDict = {
             "fix": "Raise max_completion_length (160).",
             "try_next": "A penalty that sets in before the limit (the built-in reward `overlong`).",
             "since_step": 31,
+            "links": {
+                "metrics": "/v1/fine_tuning/jobs/ftjob-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d/metrics?from_step=31",
+                "rollouts": "/v1/fine_tuning/jobs/ftjob-0197f0a4c1e27b6a9d0f3c5e8a1b2c3d/rollouts?step=31",
+            },
             "evidence": {"truncated_share": 0.41, "max_completion_length": 160},
         }
     ],
@@ -153,6 +157,13 @@ class Finding(Reply):
     count: int
 
 
+class StepLinks(Reply):
+    """Where to look at the step at which something begins to show."""
+
+    metrics: str = Field(description="Path of the numbers from that step on.")
+    rollouts: str = Field(description="Path of what was generated at that step, as far as it is on record.")
+
+
 class LearningFinding(Reply):
     """Why the run does not learn, or will not for long: a rule over its own numbers."""
 
@@ -163,6 +174,7 @@ class LearningFinding(Reply):
     fix: str
     try_next: str = Field(description="What would teach this model more.")
     since_step: int | None = Field(None, description="Where it begins to show; null: it holds for the whole run.")
+    links: StepLinks | None = Field(None, description="Of `since_step`, where there is one.")
     evidence: dict[str, Any] = Field(description="The numbers behind it.")
 
 

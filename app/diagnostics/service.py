@@ -47,7 +47,7 @@ def diagnostics_of(
         durable_step=situation.durable_step(facts),
         steps_at_risk=situation.steps_at_risk(job),
         findings=findings(job, facts, settings),
-        learning=[_shown(finding) for finding in learned],
+        learning=[_shown(finding, job.id) for finding in learned],
     )
 
 
@@ -60,7 +60,7 @@ def _numbers(session: Session, job: Job) -> RunNumbers | None:
     return learning.run_numbers(session, job.id, spec)
 
 
-def _shown(finding: LearningFinding) -> replies.LearningFinding:
+def _shown(finding: LearningFinding, job_id: str) -> replies.LearningFinding:
     return replies.LearningFinding(
         code=finding.code,
         subject=finding.subject,
@@ -69,5 +69,11 @@ def _shown(finding: LearningFinding) -> replies.LearningFinding:
         fix=finding.fix,
         try_next=finding.try_next,
         since_step=finding.since_step,
+        links=None if finding.since_step is None else _links(job_id, finding.since_step),
         evidence=finding.evidence,
     )
+
+
+def _links(job_id: str, step: int) -> replies.StepLinks:
+    job = f"/v1/fine_tuning/jobs/{job_id}"
+    return replies.StepLinks(metrics=f"{job}/metrics?from_step={step}", rollouts=f"{job}/rollouts?step={step}")

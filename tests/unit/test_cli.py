@@ -213,6 +213,7 @@ def test_a_diagnosis_begins_with_what_the_job_waits_for_and_ends_with_findings()
                 "fix": "Read some rollouts.",
                 "try_next": "Fine-tune first.",
                 "since_step": 12,
+                "links": {"metrics": "/v1/metrics?from_step=12", "rollouts": "/v1/rollouts?step=12"},
                 "evidence": {"silent_all_wrong": 0.9},
             }
         ],
@@ -231,6 +232,7 @@ def test_a_diagnosis_begins_with_what_the_job_waits_for_and_ends_with_findings()
         "error  all_wrong, since step 12",
         "  Nothing was ever right.",
         '  evidence: {"silent_all_wrong": 0.9}',
+        "  look at: GET /v1/rollouts?step=12 and /v1/metrics?from_step=12",
         "  fix: Read some rollouts.",
         "  next: Fine-tune first.",
     ]

@@ -120,6 +120,10 @@ def test_a_run_that_does_not_learn_is_told_why(client: TestClient, run: Run) -> 
     assert (finding["code"], finding["severity"], finding["since_step"]) == ("all_wrong", "error", 1)
     assert "no completion reached the pass threshold" in finding["message"]
     assert finding["evidence"] == {"silent_all_wrong": 1.0, "num_generations": 8}
+    assert finding["subject"] is None
+    newest = client.get(finding["links"]["metrics"]).json()["data"]
+    assert [line["step"] for line in newest] == list(range(1, 21))
+    assert client.get(finding["links"]["rollouts"]).status_code == 200
 
 
 def test_a_run_that_learns_is_told_nothing(client: TestClient, run: Run) -> None:
