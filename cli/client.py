@@ -8,7 +8,6 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cli.errors import RequestFailed, ServerUnreachable
-from core.results import Decoding, EvaluationScore, Verdict
 from core.taught import Bill, Prompts, Window
 
 TIMEOUT_S = 60.0
@@ -118,10 +117,25 @@ class LearningView(FromServer):
     usd_without_gradient: float | None = None
 
 
+class ScoreView(FromServer):
+    n: int
+    passed: int
+    pass_rate_ci95: tuple[float, float] | None = None
+    mean_reward: float | None = None
+    mean_reward_ci95: tuple[float, float] | None = None
+
+
+class EvaluationView(FromServer):
+    name: str
+    step: int
+    greedy: ScoreView
+    sampled: ScoreView
+
+
 class EvaluationsView(FromServer):
-    decoding: Decoding | None
-    best: str | None
-    data: list[EvaluationScore]
+    decoding: str | None = None
+    best: str | None = None
+    data: list[EvaluationView]
 
 
 class SideView(FromServer):
@@ -130,10 +144,19 @@ class SideView(FromServer):
     step: int
 
 
+class VerdictView(FromServer):
+    decoding: str
+    sentence: str
+    tasks: int
+    fixed: int
+    broken: int
+    p_value: float | None = None
+
+
 class ComparisonView(FromServer):
     before: SideView
     after: SideView
-    verdict: Verdict
+    verdict: VerdictView
 
 
 class EventView(FromServer):

@@ -13,7 +13,7 @@ from cli.client import Client
 from cli.data_folder import DEFAULT_DATA_FOLDER, DataFolder
 from cli.diagnosis import after_pause, diagnosis_lines
 from cli.errors import NoConnection
-from cli.evaluations import HEADING, comparison_lines, evaluation_rows
+from cli.evaluations import comparison_lines, evaluation_rows
 from cli.learning import learning_lines, window_rows
 from cli.terminal import say, say_table
 from core.results import Decoding
@@ -92,7 +92,7 @@ def list_evaluations(
     """How the held-out tasks came out at each evaluation so far, with 95 % intervals; the best one is marked."""
     with connect(url, api_key, data) as client:
         found = client.evaluations(job)
-    say_table(HEADING, *evaluation_rows(found))
+    say_table(*evaluation_rows(found))
 
 
 @app.command("compare")

@@ -1,5 +1,6 @@
 """What the held-out tasks say, as a few lines that begin with fixed words, for people and scripts."""
 
+from cli.client import VerdictView
 from core.results import EvaluationScore, JobResults, Score, Verdict
 
 
@@ -11,7 +12,7 @@ def verdict_lines(results: JobResults) -> list[str]:
     ]
 
 
-def verdict_counts(verdict: Verdict) -> list[str]:
+def verdict_counts(verdict: Verdict | VerdictView) -> list[str]:
     """What changed between two evaluations, and the sentence that says what it is worth."""
     p_value = "not comparable" if verdict.p_value is None else f"{verdict.p_value:.2g}"
     return [

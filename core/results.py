@@ -77,9 +77,10 @@ class Score(Frozen):
     pass_rate_ci95: tuple[float, float] | None
     """Wilson interval; over tasks, with the first answer of each where several were sampled. Equal prompts are one."""
     mean_reward: float | None
+    """Over tasks, of each one's mean over its answers with a grade."""
     mean_reward_ci95: tuple[float, float] | None = None
-    """Normal interval over tasks, by the mean of each one's answers; equal prompts are one. Null for a single task, and
-    in older documents. Of this policy alone: whether two differ is the verdict's matter, which pairs their tasks."""
+    """Normal interval; rows with the same prompt count as one task. Null for fewer than ten tasks, where all rewards
+    are equal, and in older documents. Whether two policies differ is the verdict's matter, which pairs their tasks."""
     truncated: int
     """Answers cut at max_completion_length."""
     pass_at: dict[int, float] = Field(default_factory=dict)

@@ -6,13 +6,13 @@ Mean reward: a paired bootstrap over tasks (Efron 1979). Rates: Wilson intervals
 Rows with the same prompt are one task, since one answer to it says what the next will be: it passed when more than half
 of its rows did, its reward is their mean, and an interval of a rate counts it once, with the share of its rows.
 
-Standard library only: every supervisor loads this, and scipy alone would double the time to its first line.
+Standard library only: every worker and every command line loads this, and scipy alone would take longer than the rest.
 """
 
 import math
 import random
 from collections.abc import Mapping, Sequence
-from statistics import fmean, quantiles, stdev
+from statistics import fmean, quantiles
 from typing import Literal
 
 from core.learning.numbers import Z_95
@@ -24,7 +24,9 @@ SIGNIFICANCE = 0.05
 RESAMPLES = 10_000
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 FEW_GRADED_SHARE = 0.8
-"""Below this share of tasks graded on both sides, the rest says too little about the whole."""
+"""Below this share of tasks graded, on both sides where two are compared, the rest says too little about the whole."""
+FEWEST_CLUSTERS = 10
+"""Of fewer tasks a normal interval of their mean claims more than is known."""
 
 
 def score(name: str, evaluation: Evaluation) -> EvaluationScore:
@@ -44,17 +46,22 @@ def score(name: str, evaluation: Evaluation) -> EvaluationScore:
 
 
 def best(evaluations: Mapping[str, Evaluation], *, decoding: Decoding, max_error_share: float) -> str | None:
-    """The name with the highest mean held-out reward; the earliest of equals. None where none can be ranked.
-
-    Too many answers without a grade, or no reward at all, are no rank.
-    """
-    reliable = {name: one for name, one in evaluations.items() if one.is_reliable(decoding, max_error_share)}
+    """The name with the highest rank; the earliest of equals. None where none has one."""
     ranks = {
         name: (reward, -one.step)
-        for name, one in reliable.items()
-        if (reward := mean_reward(one, decoding)) is not None
+        for name, one in evaluations.items()
+        if (reward := rank(one, decoding=decoding, max_error_share=max_error_share)) is not None
     }
     return max(ranks, key=ranks.__getitem__, default=None)
+
+
+def rank(evaluation: Evaluation, *, decoding: Decoding, max_error_share: float) -> float | None:
+    """Its mean held-out reward; None where too many answers met an error, or too few tasks have a grade at all: the
+    mean of those that are left would be held against that of other tasks."""
+    graded = sum(_task_reward(task, decoding) is not None for task in evaluation.tasks)
+    if not evaluation.is_reliable(decoding, max_error_share) or graded < FEW_GRADED_SHARE * len(evaluation.tasks):
+        return None
+    return mean_reward(evaluation, decoding)
 
 
 def judge(
@@ -115,12 +122,20 @@ def wilson(passed: float, n: int) -> tuple[float, float] | None:
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Normal 95 % interval of a mean of independent values; None of fewer than two."""
-    if len(values) < 2:
+def mean_interval(clusters: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Normal 95 % interval of the mean of all values, of which those in one cluster are not independent.
+
+    The standard error is the cluster-robust one (Liang and Zeger 1986), with G / (G - 1) for G clusters. None of fewer
+    than ten clusters, and where all values are equal: neither would say how little is known.
+    """
+    values = [value for cluster in clusters for value in cluster]
+    count = len(clusters)
+    if count < FEWEST_CLUSTERS or min(values) == max(values):
         return None
-    reach = Z_95 * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - reach, fmean(values) + reach
+    mean = fmean(values)
+    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
+    reach = Z_95 * math.sqrt(count / (count - 1) * squares) / len(values)
+    return mean - reach, mean + reach
 
 
 def paired_bootstrap(changes: Sequence[float], *, seed: int) -> tuple[float, float]:
@@ -153,8 +168,7 @@ def _score(tasks: Sequence[Sequence[Answer]], prompts: Sequence[str]) -> Score:
     firsts = [(prompt, task[0].passed) for prompt, task in zip(prompts, tasks, strict=True) if task]
     shares = [fmean(rows) for rows in by_prompt((prompt, one) for prompt, one in firsts if one is not None)]
     passed = sum(answer.passed is True for answer in graded)
-    rewards = [answer.reward for answer in graded if answer.reward is not None]
-    means = [
+    rewards = [
         (prompt, fmean(known))
         for prompt, task in zip(prompts, tasks, strict=True)
         if (known := [answer.reward for answer in task if answer.reward is not None])
@@ -165,8 +179,8 @@ def _score(tasks: Sequence[Sequence[Answer]], prompts: Sequence[str]) -> Score:
         errors=len(answers) - len(graded),
         pass_rate=passed / len(graded) if graded else None,
         pass_rate_ci95=wilson(sum(shares), len(shares)),
-        mean_reward=fmean(rewards) if rewards else None,
-        mean_reward_ci95=mean_interval([fmean(rows) for rows in by_prompt(means)]),
+        mean_reward=fmean(reward for _, reward in rewards) if rewards else None,
+        mean_reward_ci95=mean_interval(by_prompt(rewards)),
         truncated=sum(answer.finish_reason == "length" for answer in answers),
         pass_at=_pass_at(tasks),
     )

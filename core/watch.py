@@ -32,15 +32,16 @@ class WatchedField(BaseModel):
         None,
         min_length=1,
         max_length=MAX_PATTERN_CHARS,
-        description="Searched in the completion.",
+        description="Searched in the completion. Its value is its first group, or all of it where it has none.",
         examples=["I cannot"],
     )
     column: str | None = Field(
         None,
         min_length=1,
         max_length=200,
-        description="With `json_path`: the column with the reference, an object or JSON text of one. Nulls are then "
-        "counted where the reference has a value there, and values are compared with it.",
+        description="The column with the reference: with `json_path` an object or JSON text of one, with `regex` the "
+        "value itself. What is missing is then counted where the reference has a value, and values are compared with "
+        "it.",
         examples=["record"],
     )
     name: str | None = Field(
@@ -57,8 +58,6 @@ class WatchedField(BaseModel):
             parse_path(self.json_path)
         if self.regex is not None:
             _check_pattern(self.regex)
-        if self.regex is not None and self.column is not None:
-            raise ValueError("a column goes with json_path: a pattern has no reference")
         if not self.label:
             raise ValueError("give it a name: the pattern has no letters to make one of")
         return self
@@ -93,6 +92,17 @@ def _check_pattern(text: str) -> None:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"{text[:80]!r} is no regular expression: {error}") from error
+
+
+def is_missing(document: Any, path: Path) -> bool:
+    """Whether there is nothing at that place, not even a null."""
+    match value_at(document, path[:-1]), path[-1]:
+        case dict() as parent, str(name):
+            return name not in parent
+        case list() as parent, int(index):
+            return index >= len(parent)
+        case _:
+            return True
 
 
 def value_at(document: Any, path: Path) -> Any:

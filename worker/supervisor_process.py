@@ -17,7 +17,7 @@ from setproctitle import setproctitle
 
 from core.ids import JobId
 from worker import supervisor
-from worker.main import SUPERVISOR_MARK
+from worker.main import SUPERVISOR_MARK, is_stopping
 from worker.parent import die_with
 
 _LEFT_ALONE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
@@ -50,6 +50,8 @@ def _supervise(job_id: JobId, parent: int, mask: set[int]) -> NoReturn:
     try:
         os.setsid()
         setproctitle(f"{Path(sys.executable).name} -m {SUPERVISOR_MARK} {job_id}")
+        if is_stopping():  # the worker may have looked for supervisors when this one had no name yet
+            os._exit(0)
         _forget_handlers()
         _forget_descriptors()
         structlog.contextvars.clear_contextvars()

@@ -57,7 +57,7 @@ def _family(worker: Worker, table: Mapping[int, Sequence[psutil.Process]]) -> Fa
     return Family(
         worker=worker,
         main=main,
-        pool_child=next(iter(table.get(main.pid, ())), None),
+        pool_child=next((child for child in table.get(main.pid, ()) if child.info["cmdline"]), None),
         supervisor=supervisor,
         job_id=next((line[-1] for process, line in below if process == supervisor), None),
         trainer=_first(below, TRAINER_MARK),

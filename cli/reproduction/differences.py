@@ -155,15 +155,16 @@ def _results(recorded: Record, rerun: Record) -> Iterator[_Series]:
     """Scores and verdict, as the two documents have them."""
     if recorded.results is None:
         return
-    first, second = (dict(() if run.results is None else _scores(run.results)) for run in (recorded, rerun))
-    row = _Row("", first, second)
-    for name in first | second:
+    first = dict(_scores(recorded.results, exclude_unset=True))
+    row = _Row("", first, dict(() if rerun.results is None else _scores(rerun.results)))
+    for name in first:  # what an older version did not write is no difference
         yield _Series("results.json", name, _column([row], name))
 
 
-def _scores(results: JobResults) -> Iterator[tuple[str, Value]]:
+def _scores(results: JobResults, *, exclude_unset: bool = False) -> Iterator[tuple[str, Value]]:
     for part in SCORES:
-        yield from _leaves(part, getattr(results, part).model_dump(mode="json", exclude={"sentence"}))
+        document = getattr(results, part).model_dump(mode="json", exclude={"sentence"}, exclude_unset=exclude_unset)
+        yield from _leaves(part, document)
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Value]]:

@@ -9,20 +9,22 @@ from core.verdict import score
 from tests.unit.test_verdict import RIGHT, UNGRADED, WRONG, evaluation
 
 GREEDY = [RIGHT] * 15 + [WRONG] * 5
-SAMPLED = [[0.25]] * 20
+SAMPLED = [[0.0], [0.5]] * 10
 
 
 def listed(decoding: str | None = "greedy") -> EvaluationsView:
     scores = [score("baseline", evaluation([UNGRADED] * 2)), score("step-2", evaluation(GREEDY, SAMPLED, step=2))]
-    return EvaluationsView(decoding=decoding, best="step-2", data=scores)
+    data = [one.model_dump(mode="json") for one in scores]
+    return EvaluationsView.model_validate({"decoding": decoding, "best": "step-2", "data": data})
 
 
 @pytest.mark.parametrize(
     ("decoding", "mean"),
-    [("greedy", ("0.750", "0.555 to 0.945")), ("sampled", ("0.250", "0.250 to 0.250"))],
+    [("greedy", ("0.750", "0.555 to 0.945")), ("sampled", ("0.250", "0.138 to 0.362"))],
 )
 def test_an_evaluation_is_a_row_with_its_intervals_and_the_best_is_marked(decoding, mean):
-    baseline, second = evaluation_rows(listed(decoding))
+    heading, baseline, second = evaluation_rows(listed(decoding))
+    assert heading[6] == f"mean reward, {decoding}"
     assert baseline == ("baseline", "0", "0/0", "-", "0/0", "-", "-", "-", "")
     assert second == ("step-2", "2", "15/20", "53 to 89 %", "0/20", "0 to 16 %", *mean, "best")
 

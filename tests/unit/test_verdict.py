@@ -240,21 +240,54 @@ def test_an_interval_counts_each_task_once_however_often_it_was_sampled():
 
 
 def test_a_mean_reward_has_the_normal_interval_of_its_tasks():
-    rewards = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    rewards = [number / 10 for number in range(11)]
     found = verdict.score("final", evaluation(rewards)).greedy
     low, high = stats.norm.interval(0.95, loc=0.5, scale=stats.sem(rewards))
     assert found.mean_reward_ci95 == pytest.approx((low, high))
 
 
 def test_copies_of_a_prompt_narrow_no_interval_of_the_mean_reward():
-    once = evaluation([0.1, 0.5, 0.9])
+    once = evaluation([number / 10 for number in range(11)])
     copies, plain = verdict.score("final", repeated(once, 4)), verdict.score("final", once)
-    assert copies.greedy.mean_reward_ci95 == plain.greedy.mean_reward_ci95
+    assert copies.greedy.mean_reward_ci95 == pytest.approx(plain.greedy.mean_reward_ci95)
 
 
-def test_one_task_has_a_mean_reward_and_no_interval_of_it():
-    found = verdict.score("final", evaluation([0.5])).greedy
-    assert (found.mean_reward, found.mean_reward_ci95) == (0.5, None)
+def test_an_interval_of_a_mean_reward_lies_around_the_mean_that_is_told():
+    often = repeated(evaluation([RIGHT]), 1000)
+    others = evaluation([WRONG] * 20, first_task=1000)
+    found = verdict.score("final", often.model_copy(update={"tasks": often.tasks + others.tasks})).greedy
+    low, high = found.mean_reward_ci95
+    assert (low + high) / 2 == pytest.approx(found.mean_reward) == pytest.approx(1000 / 1020)
+
+
+@pytest.mark.parametrize("rewards", [[0.1, 0.5, 0.9] * 3, [RIGHT] * 100], ids=["few tasks", "all alike"])
+def test_no_interval_of_a_mean_reward_claims_more_than_is_known(rewards):
+    found = verdict.score("final", evaluation(rewards)).greedy
+    assert (found.mean_reward, found.mean_reward_ci95) == (pytest.approx(sum(rewards) / len(rewards)), None)
+
+
+def test_what_could_hardly_be_graded_has_no_rank():
+    errors = evaluation([RIGHT] * 9 + [UNGRADED])
+    (last,) = errors.tasks[9:]
+    failed = last.model_copy(update={"greedy": last.greedy.model_copy(update={"error": "boom"})})
+    evaluations = {
+        "baseline": evaluation([WRONG] * 10),
+        "two abstentions": evaluation([RIGHT] * 4 + [WRONG] * 4 + [UNGRADED] * 2, step=1),
+        "three abstentions": evaluation([RIGHT] * 7 + [UNGRADED] * 3, step=2),
+        "one error": errors.model_copy(update={"tasks": (*errors.tasks[:9], failed), "step": 3}),
+    }
+    assert verdict.best(evaluations, decoding="greedy", max_error_share=0.05) == "two abstentions"
+    assert verdict.best(evaluations, decoding="greedy", max_error_share=0.1) == "one error"
+    assert verdict.best({"x": evaluations["three abstentions"]}, decoding="greedy", max_error_share=1.0) is None
+
+
+def test_the_best_is_ranked_by_the_decoding_that_is_asked_for():
+    evaluations = {
+        "one": evaluation([RIGHT] * 10, [[WRONG]] * 10),
+        "two": evaluation([WRONG] * 10, [[RIGHT]] * 10, step=1),
+    }
+    assert verdict.best(evaluations, decoding="greedy", max_error_share=0.0) == "one"
+    assert verdict.best(evaluations, decoding="sampled", max_error_share=0.0) == "two"
 
 
 def test_an_evaluation_without_a_single_grade_has_no_rate():

@@ -62,7 +62,6 @@ def test_whatever_a_completion_is_a_path_finds_a_value_or_nothing(document: Any)
     [
         {},
         {"json_path": "$.a", "regex": "a"},
-        {"regex": "a", "column": "record"},
         {"regex": "??", "name": None},
         {"regex": "(", "name": "open"},
         {"regex": "[.]"},
@@ -97,12 +96,46 @@ def test_nulls_are_counted_where_the_data_have_a_value():
         completion("{}"),
         completion(lost, LIVING),
     )
-    assert found == {"rows": 4, "null_share": 0.75, "match_share": 0.25, "distinct": 1, "unreadable_share": 0.2}
+    assert found == {
+        "rows": 4,
+        "null_share": 0.75,
+        "missing_share": 0.25,
+        "match_share": 0.25,
+        "distinct": 1,
+        "unreadable_share": 0.2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "missing"),
+    [
+        ('{"a": null}', "$.a", False),
+        ("{}", "$.a", True),
+        ("[]", "$.a", True),
+        ('{"a": [null]}', "$.a[0]", False),
+        ('{"a": [null]}', "$.a[1]", True),
+        ('{"a": null}', "$.a.b", True),
+    ],
+)
+def test_a_null_is_told_from_what_is_not_there(document: str, path: str, missing: bool):
+    found = metrics({"json_path": path}, completion(document))
+    assert (found["null_share"], found["missing_share"]) == (1.0, float(missing))
+
+
+def test_what_a_pattern_finds_is_compared_with_its_column():
+    answers = ["the answer is 4", "the answer is 5", "who knows", "the answer is 7"]
+    rows = ["4", 5, "6", None]
+    found = metrics(
+        {"regex": r"answer is (\d+)", "name": "answer", "column": "record"},
+        *(completion(text, row) for text, row in zip(answers, rows, strict=True)),
+    )
+    assert found == {"rows": 3, "share": 0.75, "distinct": 3, "match_share": pytest.approx(2 / 3)}
 
 
 def test_without_a_reference_every_completion_should_have_the_field():
     found = metrics({"json_path": "$.died"}, completion('{"died": 1}'), completion('{"died": 2}'), completion("{}"))
-    assert found == {"rows": 3, "null_share": pytest.approx(1 / 3), "distinct": 2, "unreadable_share": 0.0}
+    third = pytest.approx(1 / 3)
+    assert found == {"rows": 3, "null_share": third, "missing_share": third, "distinct": 2, "unreadable_share": 0.0}
 
 
 def test_a_reference_may_be_json_text_and_numbers_are_compared_as_json():
@@ -123,13 +156,14 @@ def test_where_no_row_has_a_value_no_share_is_made_up():
 def test_a_pattern_is_searched_in_every_completion():
     assert metrics({"regex": "I cannot"}, completion("Sorry, I cannot."), completion("1863")) == {
         "rows": 2,
+        "distinct": 1,
         "share": 0.5,
     }
 
 
 def test_a_pattern_that_runs_away_costs_its_completion_and_no_more():
     found = metrics({"regex": "(?:a|aa)+$", "name": "bad"}, completion("a" * 60 + "!"), completion("aaa"))
-    assert found == {"rows": 1, "share": 1.0}
+    assert found == {"rows": 1, "distinct": 1, "share": 1.0}
 
 
 def test_nothing_watched_costs_nothing():

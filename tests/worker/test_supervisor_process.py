@@ -24,6 +24,7 @@ def run(job_id):
     os._exit(0)
 
 supervisor.run = run
+{before}
 child = supervisor_process.start(JobId("ftjob-1"))
 far_end.close()
 {meanwhile}
@@ -31,10 +32,10 @@ print(json.dumps({{"code": supervisor_process.wait(child), "broker": broker.recv
 """
 
 
-def fork(body: str, meanwhile: str = "") -> tuple[list[Any], str]:
+def fork(body: str, meanwhile: str = "", before: str = "") -> tuple[list[Any], str]:
     """What the supervisor prints with `body`, then its exit code; and standard error. In an interpreter of its own,
     because this one has threads."""
-    script = SCRIPT.format(body=body, meanwhile=meanwhile)
+    script = SCRIPT.format(body=body, meanwhile=meanwhile, before=before)
     finished = subprocess.run(
         [sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -76,14 +77,24 @@ def test_it_hears_a_signal_that_came_before_it_was_ready():
     assert ended["code"] == -signal.SIGTERM
 
 
+def test_one_that_a_shutdown_could_not_see_yet_does_not_begin():
+    """The worker looks for supervisors by their names; this one gets its name after that look."""
+    title = "import time, worker.main; late = supervisor_process.setproctitle; "
+    title += "supervisor_process.setproctitle = lambda name: (time.sleep(0.5), late(name))"
+    (ended,), error = fork(
+        "raise AssertionError('it began')", "import worker.main; worker.main._stopping[0] = 1", title
+    )
+    assert (ended["code"], error) == (0, "")
+
+
 def test_it_is_told_when_its_parent_dies():
     """By the kernel, also where the parent has no time for a word."""
     body = (
-        "import time; reader, writer = os.pipe(); "
+        "import time; "
         "signal.signal(signal.SIGTERM, lambda *_: (print('[\"told\"]', flush=True), os._exit(0))); "
         "os.kill(parent, signal.SIGKILL); time.sleep(60)"
     )
-    script = SCRIPT.format(body=body, meanwhile="")
+    script = SCRIPT.format(body=body, meanwhile="", before="")
     with subprocess.Popen([sys.executable, "-c", script], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == ["told"]

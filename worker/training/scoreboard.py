@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from statistics import fmean
 
+from core import verdict
 from core.results import Evaluation
 from core.spec import EvaluationSpec
 from worker.run_directory import EvaluationDone, Notice, RunDirectory
@@ -66,10 +67,12 @@ class Scoreboard:
         )
 
     def _enter(self, name: str, evaluation: Evaluation) -> dict[str, float | None]:
-        """Its score and pass rate; none where it cannot be relied on."""
-        answers = evaluation.answers(self.wanted.decoding) if self._is_reliable(evaluation) else []
-        rewards = [answer.reward for answer in answers if answer.reward is not None]
-        mean = self.progress.scores[name] = fmean(rewards) if rewards else None
+        """Its score and pass rate; none where it cannot be relied on. Only what can be ranked may be the best."""
+        decoding, is_reliable = self.wanted.decoding, self._is_reliable(evaluation)
+        answers = evaluation.answers(decoding) if is_reliable else []
+        rank = verdict.rank(evaluation, decoding=decoding, max_error_share=self._max_error_share)
+        self.progress.scores[name] = rank
+        mean = verdict.mean_reward(evaluation, decoding) if is_reliable else None
         passed = [answer.passed for answer in answers if answer.passed is not None]
         return {"held_out/mean_reward": mean, "held_out/pass_rate": fmean(passed) if passed else None}
 

@@ -43,12 +43,13 @@ def test_evaluations_come_in_the_order_in_which_they_were_taken(client: TestClie
 
 def test_the_best_so_far_is_named_by_the_decoding_that_the_job_is_judged_by(client: TestClient, run: Run) -> None:
     run.evaluate("baseline", evaluation([WRONG] * 20))
-    run.evaluate("step-2", evaluation([RIGHT] * 19 + [WRONG], step=2))
-    run.evaluate("step-4", evaluation([RIGHT] * 19 + [UNGRADED], step=4))
-    run.evaluate("step-6", evaluation([RIGHT] * 10 + [UNGRADED] * 10, step=6))
+    run.evaluate("step-2", evaluation([RIGHT] * 10 + [UNGRADED] * 10, step=2))
+    run.evaluate("step-4", evaluation([RIGHT] * 18 + [WRONG] * 2, step=4))
+    run.evaluate("step-6", evaluation([RIGHT] * 19 + [WRONG], step=6))
+    run.evaluate("step-8", evaluation([RIGHT] * 19 + [WRONG], step=8))
     listed = client.get(f"{run.path}/evaluations").json()
     assert listed["decoding"] == "greedy"
-    assert listed["best"] == "step-4", "its mean is higher; half of step-6 could not be graded, so it has no rank"
+    assert listed["best"] == "step-6", "the earlier of two; half of step-2 could not be graded, so it has no rank"
 
 
 def test_before_the_first_evaluation_none_is_best(client: TestClient, run: Run) -> None:

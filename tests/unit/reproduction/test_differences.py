@@ -1,5 +1,6 @@
 """Which figures of two runs differ, from where on, and by how much; and what around the runs may explain it."""
 
+import copy
 from collections.abc import Mapping
 
 import pytest
@@ -121,6 +122,13 @@ def test_scores_and_verdict_are_compared_and_how_long_it_took_is_not():
     verdict = results_document()["verdict"]
     again = make_record(results={"verdict": {**verdict, "broken": 8}, "time": {"total": 9.0}})
     assert set(unequal(make_record(), again)) == {"results.json: verdict.broken"}
+
+
+def test_what_an_older_version_did_not_write_is_no_difference():
+    baseline = copy.deepcopy(results_document()["baseline"])
+    new = {**baseline, "greedy": {**baseline["greedy"], "mean_reward_ci95": [0.1, 0.2]}}
+    baseline["greedy"].pop("mean_reward_ci95", None)
+    assert unequal(make_record(results={"baseline": baseline}), make_record(results={"baseline": new})) == {}
 
 
 def test_versions_and_device_are_named_as_the_likely_reason():
