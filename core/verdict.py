@@ -56,10 +56,13 @@ def best(evaluations: Mapping[str, Evaluation], *, decoding: Decoding, max_error
 
 
 def rank(evaluation: Evaluation, *, decoding: Decoding, max_error_share: float) -> float | None:
-    """Its mean held-out reward; None where too many answers met an error, or too few tasks have a grade at all: the
+    """Its mean held-out reward; None where too many answers met an error, or too many tasks were given no grade: the
     mean of those that are left would be held against that of other tasks."""
-    graded = sum(_task_reward(task, decoding) is not None for task in evaluation.tasks)
-    if not evaluation.is_reliable(decoding, max_error_share) or graded < FEW_GRADED_SHARE * len(evaluation.tasks):
+    answered = sum(
+        any(answer.reward is not None or answer.error is not None for answer in task.answers(decoding))
+        for task in evaluation.tasks
+    )
+    if answered < FEW_GRADED_SHARE * len(evaluation.tasks) or not evaluation.is_reliable(decoding, max_error_share):
         return None
     return mean_reward(evaluation, decoding)
 
